@@ -1,0 +1,140 @@
+//! Which MIG instances fit on one GPU together, and where.
+//!
+//! Rule: a GPU has memory slots; an instance of a size may start only at certain slots and covers a
+//! fixed run of them; two instances never overlap. Compute slices need not be counted apart: on the
+//! GPUs below the legal starts already keep their sum within seven.
+//!
+//! Source: NVIDIA MIG User Guide, "MIG device partitioning", placements as `nvidia-smi mig -lgipp`
+//! prints them for A100, H100 and H200 (the same table on all three).
+//! Not covered: the profiles with media extensions (`+me`, `.gfx`), which share these placements.
+
+/// One MIG instance size: how much it takes and where it may start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MigProfile {
+    /// Compute slices, of seven.
+    pub slices: u8,
+    /// Memory slots covered, of eight.
+    pub memory_slots: u8,
+    /// Slots at which an instance may start, ascending.
+    pub starts: &'static [u8],
+}
+
+/// The MIG geometry of one kind of GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MigGeometry {
+    /// Compute slices of the whole GPU.
+    pub compute_slices: u8,
+    /// Memory slots of the whole GPU.
+    pub memory_slots: u8,
+    /// Instance sizes, smallest first.
+    pub profiles: &'static [MigProfile],
+}
+
+/// A100, H100 and H200: seven compute slices over eight memory slots.
+pub const SEVEN_SLICES: MigGeometry = MigGeometry {
+    compute_slices: 7,
+    memory_slots: 8,
+    profiles: &[
+        MigProfile { slices: 1, memory_slots: 1, starts: &[0, 1, 2, 3, 4, 5, 6] },
+        MigProfile { slices: 2, memory_slots: 2, starts: &[0, 2, 4] },
+        MigProfile { slices: 3, memory_slots: 4, starts: &[0, 4] },
+        MigProfile { slices: 4, memory_slots: 4, starts: &[0] },
+        MigProfile { slices: 7, memory_slots: 8, starts: &[0] },
+    ],
+};
+
+impl MigGeometry {
+    /// The profile with this many compute slices, if the GPU has one.
+    pub fn profile(&self, slices: u8) -> Option<&MigProfile> {
+        self.profiles.iter().find(|p| p.slices == slices)
+    }
+
+    /// Start slots, in the order of `sizes`, at which instances of these sizes fit together;
+    /// `None` when they do not, or when a size does not exist.
+    pub fn place(&self, sizes: &[u8]) -> Option<Vec<u8>> {
+        let profiles = sizes.iter().map(|&s| self.profile(s)).collect::<Option<Vec<_>>>()?;
+        // Large instances have the fewest starts, so they choose first.
+        let mut order: Vec<usize> = (0..sizes.len()).collect();
+        order.sort_by_key(|&i| (profiles[i].starts.len(), i));
+        let mut starts = vec![0; sizes.len()];
+        self.place_rest(&profiles, &order, 0, &mut starts).then_some(starts)
+    }
+
+    /// Whether instances of these sizes can stand at these starts together.
+    pub fn is_legal(&self, instances: &[(u8, u8)]) -> bool {
+        let mut taken = 0u32;
+        instances.iter().all(|&(slices, start)| {
+            let Some(profile) = self.profile(slices).filter(|p| p.starts.contains(&start)) else {
+                return false;
+            };
+            let mask = slot_mask(profile, start);
+            let free = taken & mask == 0;
+            taken |= mask;
+            free
+        })
+    }
+
+    fn place_rest(&self, profiles: &[&MigProfile], order: &[usize], taken: u32, starts: &mut [u8]) -> bool {
+        let Some((&next, rest)) = order.split_first() else { return true };
+        // The highest start first keeps low slots, which every size can use, free.
+        profiles[next].starts.iter().rev().any(|&start| {
+            let mask = slot_mask(profiles[next], start);
+            starts[next] = start;
+            taken & mask == 0 && self.place_rest(profiles, rest, taken | mask, starts)
+        })
+    }
+}
+
+fn slot_mask(profile: &MigProfile, start: u8) -> u32 {
+    ((1 << profile.memory_slots) - 1) << start
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn sums_to_seven_are_not_always_placeable() {
+        let fits = |sizes: &[u8]| SEVEN_SLICES.place(sizes).is_some();
+        assert!(!fits(&[3, 3, 1]), "3 + 3 covers all eight memory slots");
+        assert!(fits(&[4, 3]));
+        assert!(fits(&[3, 2, 2]));
+        assert!(fits(&[4, 2, 1]));
+        assert!(fits(&[2, 2, 2, 1]));
+        assert!(fits(&[1; 7]));
+        assert!(!fits(&[1; 8]));
+        assert!(!fits(&[4, 4]));
+        assert!(!fits(&[5]), "no such profile");
+        assert!(fits(&[]));
+    }
+
+    #[test]
+    fn illegal_starts_are_refused() {
+        assert!(SEVEN_SLICES.is_legal(&[(4, 0), (3, 4)]));
+        assert!(!SEVEN_SLICES.is_legal(&[(3, 1)]));
+        assert!(!SEVEN_SLICES.is_legal(&[(4, 0), (1, 3)]));
+    }
+
+    proptest! {
+        #[test]
+        fn a_placement_is_legal_and_none_is_missed(sizes in proptest::collection::vec(1u8..=7, 0..5)) {
+            let found = SEVEN_SLICES.place(&sizes);
+            prop_assert_eq!(found.is_some(), exists_by_enumeration(&sizes, &mut Vec::new()));
+            if let Some(starts) = found {
+                let instances: Vec<_> = sizes.iter().copied().zip(starts).collect();
+                prop_assert!(SEVEN_SLICES.is_legal(&instances));
+            }
+        }
+    }
+
+    fn exists_by_enumeration(sizes: &[u8], chosen: &mut Vec<(u8, u8)>) -> bool {
+        let Some((&first, rest)) = sizes.split_first() else { return SEVEN_SLICES.is_legal(chosen) };
+        (0..8).any(|start| {
+            chosen.push((first, start));
+            let found = exists_by_enumeration(rest, chosen);
+            chosen.pop();
+            found
+        })
+    }
+}

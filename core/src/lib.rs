@@ -1,0 +1,17 @@
+//! What every stage of gpumon shares, and nothing that touches a GPU.
+//!
+//! ```text
+//! units    numbers that carry their unit across crate borders
+//! clock    time that is passed in: the machine's clock, or a virtual one for tests and soaks
+//! table    how a row type becomes a Parquet table and a chapter of docs/schema.md
+//! rows     the tables of a recording: fast, ring, slow, counter, events
+//! header   recording.json: who recorded what, on which GPUs, and how it ended
+//! geometry which MIG slices fit on a GPU together, and where
+//! ```
+
+pub mod clock;
+pub mod geometry;
+pub mod header;
+pub mod rows;
+pub mod table;
+pub mod units;
