@@ -1,0 +1,139 @@
+//! The NVML calls that nvml-wrapper lacks, straight on its `-sys` crate.
+//!
+//! - power fields with a scope (`scopeId`), whose per-field return code and value type are checked;
+//! - the ring of power samples in one call into a buffer that is kept (the wrapper asks twice and
+//!   allocates);
+//! - clock-event reasons as raw bits (the wrapper refuses bits it does not know).
+//!
+//! Source: `nvml.h` of driver 580, "Field Value Queries", `nvmlDeviceGetSamples`.
+#![allow(unsafe_code)]
+
+use gpumon_core::units::{Milliwatts, WallUs};
+use nvml_wrapper::Device;
+use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
+use nvml_wrapper_sys::bindings as sys;
+
+use super::PowerSample;
+
+/// Field 185, trailing average power.
+pub(super) const POWER_AVERAGE: u32 = sys::field_id::NVML_FI_DEV_POWER_AVERAGE;
+/// Field 186, power over a short window.
+pub(super) const POWER_INSTANT: u32 = sys::field_id::NVML_FI_DEV_POWER_INSTANT;
+/// Field 82, memory temperature.
+pub(super) const MEMORY_TEMP: u32 = sys::field_id::NVML_FI_DEV_MEMORY_TEMP;
+
+/// A field together with the part of the module that it is asked of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Field {
+    pub(super) id: u32,
+    pub(super) scope: u32,
+}
+
+impl Field {
+    pub(super) const fn gpu(id: u32) -> Self {
+        Self { id, scope: sys::NVML_POWER_SCOPE_GPU }
+    }
+
+    pub(super) const fn module(id: u32) -> Self {
+        Self { id, scope: sys::NVML_POWER_SCOPE_MODULE }
+    }
+
+    pub(super) const fn memory(id: u32) -> Self {
+        Self { id, scope: sys::NVML_POWER_SCOPE_MEMORY }
+    }
+}
+
+/// Values of up to `N` fields by one call. The ids used here lie outside the range (251–273) that
+/// drivers renumbered, so they need no translation.
+pub(super) fn fields<const N: usize>(
+    device: &Device<'_>,
+    wanted: [Field; N],
+) -> Result<[Result<i64, NvmlError>; N], NvmlError> {
+    let call = nvml_sym(device.nvml().lib().nvmlDeviceGetFieldValues.as_ref())?;
+    let mut values = wanted.map(|field| {
+        // SAFETY: the struct holds only integers and a union of numbers; all zeros is a value of it.
+        let mut value: sys::nvmlFieldValue_t = unsafe { std::mem::zeroed() };
+        value.fieldId = field.id;
+        value.scopeId = field.scope;
+        value
+    });
+    // SAFETY: the handle is valid while `device` lives, and `values` has room for N entries.
+    nvml_try(unsafe { call(device.handle(), N as i32, values.as_mut_ptr()) })?;
+    Ok(values.map(|value| {
+        nvml_try(value.nvmlReturn)?;
+        number(value.valueType, value.value)
+    }))
+}
+
+fn number(value_type: sys::nvmlValueType_t, value: sys::nvmlValue_t) -> Result<i64, NvmlError> {
+    // SAFETY: every bit pattern is a value of each member read here, and the tag says which was written.
+    unsafe {
+        match value_type {
+            sys::nvmlValueType_enum_NVML_VALUE_TYPE_DOUBLE if value.dVal.is_finite() => Ok(value.dVal as i64),
+            sys::nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_INT => Ok(i64::from(value.uiVal)),
+            sys::nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_LONG => to_i64(value.ulVal),
+            sys::nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_LONG_LONG => to_i64(value.ullVal),
+            sys::nvmlValueType_enum_NVML_VALUE_TYPE_SIGNED_LONG_LONG => Ok(value.sllVal),
+            sys::nvmlValueType_enum_NVML_VALUE_TYPE_SIGNED_INT => Ok(i64::from(value.siVal)),
+            sys::nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_SHORT => Ok(i64::from(value.usVal)),
+            other => Err(NvmlError::UnexpectedVariant(other)),
+        }
+    }
+}
+
+fn to_i64(value: u64) -> Result<i64, NvmlError> {
+    i64::try_from(value).map_err(|_| NvmlError::Unknown)
+}
+
+/// Appends the power samples later than `newer_than`, oldest first. `buffer` is kept between calls.
+pub(super) fn power_samples(
+    device: &Device<'_>,
+    newer_than: WallUs,
+    buffer: &mut Vec<sys::nvmlSample_t>,
+    into: &mut Vec<PowerSample>,
+) -> Result<(), NvmlError> {
+    let call = nvml_sym(device.nvml().lib().nvmlDeviceGetSamples.as_ref())?;
+    let kind = sys::nvmlSamplingType_enum_NVML_TOTAL_POWER_SAMPLES;
+    let since = u64::try_from(newer_than.0).unwrap_or(0);
+    let mut value_type = 0;
+    // SAFETY: the handle is valid while `device` lives; a null sample pointer asks for the ring's size.
+    let mut ask = |count: &mut u32, at: *mut sys::nvmlSample_t| unsafe {
+        call(device.handle(), kind, since, &mut value_type, count, at)
+    };
+    if buffer.is_empty() {
+        let mut count = 0;
+        nvml_try(ask(&mut count, std::ptr::null_mut()))?;
+        // SAFETY: the struct holds only integers and a union of numbers; all zeros is a value of it.
+        buffer.resize(count.max(128) as usize, unsafe { std::mem::zeroed() });
+    }
+    let mut count = buffer.len() as u32;
+    match nvml_try(ask(&mut count, buffer.as_mut_ptr())) {
+        // Nothing newer is not a failure.
+        Err(NvmlError::NotFound) => return Ok(()),
+        other => other?,
+    }
+    let first_new = into.len();
+    for sample in buffer.iter().take(count as usize) {
+        let power = u32::try_from(number(value_type, sample.sampleValue)?).map_err(|_| NvmlError::Unknown)?;
+        into.push(PowerSample { time: WallUs(to_i64(sample.timeStamp)?), power: Milliwatts(power) });
+    }
+    into[first_new..].sort_by_key(|s| s.time);
+    Ok(())
+}
+
+/// Why the clock is not higher, as raw bits; falls back to the name of the call in older drivers.
+pub(super) fn event_reasons(device: &Device<'_>) -> Result<u64, NvmlError> {
+    let lib = device.nvml().lib();
+    let mut bits = 0;
+    // SAFETY: the handle is valid while `device` lives, and `bits` is a place for one integer.
+    unsafe {
+        match lib.nvmlDeviceGetCurrentClocksEventReasons.as_ref() {
+            Ok(call) => nvml_try(call(device.handle(), &mut bits))?,
+            Err(_) => {
+                let call = nvml_sym(lib.nvmlDeviceGetCurrentClocksThrottleReasons.as_ref())?;
+                nvml_try(call(device.handle(), &mut bits))?;
+            }
+        }
+    }
+    Ok(bits)
+}

@@ -1,0 +1,111 @@
+//! The energy counter: at the start, at the end, at window edges and every ten seconds between.
+//!
+//! The call takes 3 to 17 ms and makes others wait, so it is rare. A counter that went backwards (reset,
+//! driver reload) begins a new epoch; differences across epochs are missing, never negative.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use gpumon_core::clock::Clock;
+use gpumon_core::rows::{CounterRow, EventKind, EventRow, Record};
+use gpumon_core::units::MonoUs;
+
+use super::trouble::Trouble;
+use super::{Flow, Grid, Lane, Outbox};
+use crate::device::{Device, ReadError};
+
+/// Readings a second.
+const RATE_HZ: f64 = 0.1;
+
+/// Reads one GPU's counter, from whichever thread needs a value.
+pub struct CounterReader {
+    device: Arc<dyn Device>,
+    gpu: i32,
+    origin: MonoUs,
+    state: Mutex<State>,
+}
+
+struct State {
+    epoch: i32,
+    last_mj: u64,
+    trouble: Trouble,
+}
+
+impl CounterReader {
+    /// A reader whose times count from `origin`.
+    pub fn new(device: Arc<dyn Device>, gpu: i32, origin: MonoUs) -> Self {
+        let state = State { epoch: 0, last_mj: 0, trouble: Trouble::new(gpu, "counter") };
+        Self { device, gpu, origin, state: Mutex::new(state) }
+    }
+
+    /// Reads the counter now.
+    pub fn read(&self, clock: &dyn Clock, out: &mut dyn Outbox) -> Flow {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let called = clock.mono();
+        let value = self.device.energy_counter();
+        let returned = clock.mono();
+        let now_us = returned.since_us(self.origin);
+        let energy = match value {
+            Ok(energy) => energy,
+            Err(ReadError::Lost(_)) => return Flow::Stop,
+            Err(e) => {
+                state.trouble.failed(now_us, EventKind::ReadFailed, e.to_string(), out);
+                return Flow::Continue;
+            }
+        };
+        state.trouble.over(out);
+        if energy.0 < state.last_mj {
+            state.epoch += 1;
+            let detail = format!("the energy counter went from {} to {} mJ", state.last_mj, energy.0);
+            let event = EventRow {
+                name: Some("counter".into()),
+                detail: Some(detail),
+                ..EventRow::new(now_us, Some(self.gpu), EventKind::CounterReset)
+            };
+            out.put(event.into());
+        }
+        state.last_mj = energy.0;
+        out.put(Record::Counter(CounterRow {
+            gpu: self.gpu,
+            mono_us: now_us,
+            call_us: i32::try_from(returned.since_us(called)).unwrap_or(i32::MAX),
+            energy_mj: i64::try_from(energy.0).unwrap_or(i64::MAX),
+            epoch: state.epoch,
+        }));
+        Flow::Continue
+    }
+}
+
+/// Reads one GPU's counter on a coarse grid.
+pub struct CounterLane {
+    reader: Arc<CounterReader>,
+    grid: Grid,
+}
+
+impl CounterLane {
+    /// A lane whose first reading is due at the reader's origin.
+    pub fn new(reader: Arc<CounterReader>) -> Self {
+        Self { grid: Grid::new(reader.origin, RATE_HZ), reader }
+    }
+}
+
+impl Lane for CounterLane {
+    fn name(&self) -> &'static str {
+        "counter"
+    }
+
+    fn due(&self) -> MonoUs {
+        self.grid.due()
+    }
+
+    fn tick(&mut self, clock: &dyn Clock, out: &mut dyn Outbox) -> Flow {
+        match self.grid.arrive(clock.mono()) {
+            Some(_) => self.reader.read(clock, out),
+            None => Flow::Continue,
+        }
+    }
+
+    fn finish(&mut self, clock: &dyn Clock, _end: MonoUs, out: &mut dyn Outbox) {
+        self.reader.read(clock, out);
+        self.reader.state.lock().unwrap_or_else(PoisonError::into_inner).trouble.over(out);
+    }
+}

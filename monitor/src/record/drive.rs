@@ -1,0 +1,78 @@
+//! Runs lanes: on a thread against real deadlines, or one at a time on a virtual clock.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use gpumon_core::clock::{Clock, VirtualClock};
+use gpumon_core::units::MonoUs;
+
+use super::{LaneGroup, Session};
+use crate::lane::{Flow, Lane, Outbox};
+
+/// How long a lane thread sleeps at most before it looks whether the end has come, µs.
+const LOOK_US: i64 = 100_000;
+
+/// When the recording ends; not known at first.
+pub(super) struct EndTime(AtomicI64);
+
+impl EndTime {
+    pub(super) fn open() -> Self {
+        Self(AtomicI64::new(i64::MAX))
+    }
+
+    /// Sets the end; the earliest one that was set stays.
+    pub(super) fn set(&self, end: MonoUs) -> MonoUs {
+        MonoUs(self.0.fetch_min(end.0, Ordering::SeqCst).min(end.0))
+    }
+
+    pub(super) fn get(&self) -> MonoUs {
+        MonoUs(self.0.load(Ordering::SeqCst))
+    }
+}
+
+/// Runs a group's lanes in order of their deadlines until the end, then finishes them.
+pub(super) fn run(group: &mut LaneGroup, clock: &dyn Clock, end: &EndTime, out: &mut dyn Outbox) {
+    loop {
+        let next = group.lanes.iter().enumerate().min_by_key(|(_, lane)| lane.due());
+        let Some((index, due)) = next.map(|(i, lane)| (i, lane.due())) else { break };
+        let now = clock.mono();
+        if due.min(now) >= end.get() {
+            break;
+        }
+        if due > now {
+            clock.sleep_until(due.min(now.plus_us(LOOK_US)));
+        } else if group.lanes[index].tick(clock, out) == Flow::Stop {
+            group.lanes.remove(index);
+        }
+    }
+    for lane in &mut group.lanes {
+        lane.finish(clock, end.get(), out);
+    }
+}
+
+impl Session {
+    /// Runs all lanes on a virtual clock for `duration_us` from the origin. Each lane lives in its own
+    /// present, as on its own thread: a slow call makes only its own lane late.
+    pub fn simulate(&mut self, clock: &VirtualClock, duration_us: i64, out: &mut dyn Outbox) {
+        let end = self.origin.plus_us(duration_us);
+        let lanes: Vec<&mut Box<dyn Lane>> = self.lanes.iter_mut().flat_map(|g| &mut g.lanes).collect();
+        let mut lanes: Vec<_> = lanes.into_iter().map(|lane| (lane, MonoUs(i64::MIN))).collect();
+        loop {
+            let next = lanes.iter().enumerate().min_by_key(|(_, (lane, free))| lane.due().max(*free));
+            let Some((index, (lane, free))) = next else { break };
+            let now = lane.due().max(*free);
+            if now >= end {
+                break;
+            }
+            clock.set(now);
+            if lanes[index].0.tick(clock, out) == Flow::Stop {
+                lanes.remove(index);
+            } else {
+                lanes[index].1 = clock.mono();
+            }
+        }
+        for (lane, free) in &mut lanes {
+            clock.set(end.max(*free));
+            lane.finish(clock, end, out);
+        }
+    }
+}

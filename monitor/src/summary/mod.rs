@@ -1,0 +1,287 @@
+//! Energy and statistics of a recording and of its windows, finished or still being written.
+//!
+//! ```text
+//! events → windows → one pass over each table, a row at a time → Tally a GPU and window → Summary
+//! ```
+//!
+//! Memory does not grow with the recording. Energy comes from the best source that covers the window
+//! (see [`energy`]), and the source is named beside it.
+
+use std::collections::BTreeMap;
+
+use gpumon_core::header::{Header, OwnCost, State};
+use gpumon_core::rows::{CounterRow, EventKind, EventRow, FastRow, RingRow, SlowRow};
+use serde::Serialize;
+
+use crate::store::{Reader, Row, StoreError};
+
+mod energy;
+mod reasons;
+mod tally;
+
+use tally::Tally;
+
+/// A span of a recording, µs since its start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// Its name.
+    pub name: String,
+    /// Start, µs.
+    pub from_us: i64,
+    /// End, µs.
+    pub to_us: i64,
+}
+
+/// What a recording says, all GPUs and windows.
+#[derive(Clone, Debug, Serialize)]
+pub struct Summary {
+    /// Whether the GPUs were simulated.
+    pub simulated: bool,
+    /// How far the recording has come.
+    pub state: State,
+    /// Host name.
+    pub host: String,
+    /// Length so far, s.
+    pub duration_s: f64,
+    /// Rate of the fast lane, Hz.
+    pub rate_hz: f64,
+    /// Rows of the fast lane, all GPUs.
+    pub rows: u64,
+    /// Ticks of the fast lane that were missed, all GPUs.
+    pub missed_ticks: u64,
+    /// How many events of each kind there are.
+    pub events: BTreeMap<String, u64>,
+    /// What recording cost, once it has ended.
+    pub own_cost: Option<OwnCost>,
+    /// The whole recording, a GPU each.
+    pub gpus: Vec<GpuSummary>,
+    /// The named windows in order of their start.
+    pub windows: Vec<WindowSummary>,
+}
+
+/// One window, all GPUs.
+#[derive(Clone, Debug, Serialize)]
+pub struct WindowSummary {
+    /// Its name.
+    pub name: String,
+    /// Start, s since the start of the recording.
+    pub from_s: f64,
+    /// End, s since the start of the recording.
+    pub to_s: f64,
+    /// Length, s.
+    pub duration_s: f64,
+    /// A GPU each.
+    pub gpus: Vec<GpuSummary>,
+}
+
+/// One GPU over one span.
+#[derive(Clone, Debug, Serialize)]
+pub struct GpuSummary {
+    /// The driver's UUID.
+    pub uuid: String,
+    /// Product name.
+    pub name: String,
+    /// Energy, J; absent if no sensor covers the span.
+    pub energy_j: Option<f64>,
+    /// Where the energy comes from: `ring`, `counter`, `instant` or `average`.
+    pub energy_method: Option<&'static str>,
+    /// Lower bound of the energy as far as the recording can tell, J; the sensor's own gain is not in it.
+    pub energy_low_j: Option<f64>,
+    /// Upper bound likewise, J.
+    pub energy_high_j: Option<f64>,
+    /// The ring's readings integrated, J.
+    pub energy_ring_j: Option<f64>,
+    /// Difference of the driver's energy counter, J, if it was read near both edges.
+    pub energy_counter_j: Option<f64>,
+    /// The short-window readings integrated, J.
+    pub energy_instant_j: Option<f64>,
+    /// Energy over time, W.
+    pub power_mean_w: Option<f64>,
+    /// 99th percentile of power over time, W.
+    pub power_p99_w: Option<f64>,
+    /// Largest reading, W.
+    pub power_max_w: Option<f64>,
+    /// New power readings a second, from the source of the power figures.
+    pub distinct_power_per_s: f64,
+    /// Readings of the ring.
+    pub ring_readings: u64,
+    /// Median time between ring readings, ms.
+    pub ring_spacing_ms: Option<f64>,
+    /// Longest time between ring readings, ms.
+    pub ring_gap_max_ms: Option<f64>,
+    /// Mean SM clock, MHz.
+    pub sm_mhz_mean: Option<f64>,
+    /// Lowest SM clock, MHz.
+    pub sm_mhz_min: Option<i32>,
+    /// Highest SM clock, MHz.
+    pub sm_mhz_max: Option<i32>,
+    /// Highest GPU temperature, °C.
+    pub temp_c_max: Option<i32>,
+    /// Share of time in which no kernel ran, as the driver's utilisation sees it.
+    pub idle_share: Option<f64>,
+    /// Why the clock was not higher, and for which share of time.
+    pub clock_limits: Vec<ClockLimit>,
+}
+
+/// One reason for a lower clock.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ClockLimit {
+    /// In words.
+    pub reason: &'static str,
+    /// Share of time, 0 to 1.
+    pub share: f64,
+}
+
+/// Sums up a recording, its named windows, and `extra` windows.
+pub fn summarize(reader: &Reader, extra: &[Window]) -> Result<Summary, StoreError> {
+    let header = reader.header();
+    let events = read_all::<EventRow>(reader)?;
+    let counters = read_all::<CounterRow>(reader)?;
+    let duration_us = match header.duration_us {
+        Some(us) => us,
+        None => last_time(reader)?,
+    };
+    let mut windows = vec![Window { name: String::new(), from_us: 0, to_us: duration_us }];
+    windows.extend(named_windows(&events, duration_us));
+    windows.extend(extra.iter().map(|w| Window { to_us: w.to_us.min(duration_us), ..w.clone() }));
+    windows[1..].sort_by_key(|w| (w.from_us, w.to_us));
+
+    let gpus = header.gpus.len();
+    let mut tallies: Vec<Vec<Tally>> = windows.iter().map(|w| vec![Tally::new(w); gpus]).collect();
+    let mut rows = 0;
+    for batch in reader.batches::<RingRow>() {
+        for row in batch? {
+            each(&mut tallies, row.gpu, |t| t.ring(&row));
+        }
+    }
+    for batch in reader.batches::<FastRow>() {
+        for row in batch? {
+            rows += 1;
+            each(&mut tallies, row.gpu, |t| t.fast(&row));
+        }
+    }
+    for batch in reader.batches::<SlowRow>() {
+        for row in batch? {
+            each(&mut tallies, row.gpu, |t| t.slow(&row));
+        }
+    }
+    for row in &counters {
+        each(&mut tallies, row.gpu, |t| t.counter(row));
+    }
+
+    let mut spans = windows.iter().zip(tallies).map(|(w, tallies)| (w, gpu_summaries(header, tallies)));
+    let whole = spans.next().map(|(_, gpus)| gpus).unwrap_or_default();
+    Ok(Summary {
+        simulated: header.simulated,
+        state: header.state,
+        host: header.host.clone(),
+        duration_s: duration_us as f64 / 1e6,
+        rate_hz: header.rate_hz,
+        rows,
+        missed_ticks: missed_ticks(&events),
+        events: count_kinds(&events),
+        own_cost: header.own_cost.clone(),
+        gpus: whole,
+        windows: spans.map(|(w, gpus)| window_summary(w, gpus)).collect(),
+    })
+}
+
+/// Applies `add` to a GPU's tallies. A row of a GPU that the header does not list cannot be attributed.
+fn each(tallies: &mut [Vec<Tally>], gpu: i32, add: impl Fn(&mut Tally)) {
+    for window in tallies {
+        if let Some(tally) = usize::try_from(gpu).ok().and_then(|gpu| window.get_mut(gpu)) {
+            add(tally);
+        }
+    }
+}
+
+fn gpu_summaries(header: &Header, tallies: Vec<Tally>) -> Vec<GpuSummary> {
+    header.gpus.iter().zip(tallies).map(|(gpu, tally)| tally.summary(gpu)).collect()
+}
+
+fn window_summary(window: &Window, gpus: Vec<GpuSummary>) -> WindowSummary {
+    let s = |us: i64| us as f64 / 1e6;
+    WindowSummary {
+        name: window.name.clone(),
+        from_s: s(window.from_us),
+        to_s: s(window.to_us),
+        duration_s: s(window.to_us - window.from_us),
+        gpus,
+    }
+}
+
+fn read_all<T: Row>(reader: &Reader) -> Result<Vec<T>, StoreError> {
+    let mut rows = Vec::new();
+    for batch in reader.batches::<T>() {
+        rows.extend(batch?);
+    }
+    Ok(rows)
+}
+
+/// The time of the last row, for a recording that has no end yet.
+fn last_time(reader: &Reader) -> Result<i64, StoreError> {
+    let mut last = 0;
+    for batch in reader.batches::<FastRow>() {
+        last = batch?.iter().map(|r| r.mono_us).fold(last, i64::max);
+    }
+    Ok(last)
+}
+
+/// Windows from begin and end events; one that never ended reaches to the end.
+fn named_windows(events: &[EventRow], duration_us: i64) -> Vec<Window> {
+    let mut open: Vec<Window> = Vec::new();
+    let mut closed = Vec::new();
+    for event in events {
+        let Some(name) = &event.name else { continue };
+        match event.kind {
+            EventKind::WindowBegin => {
+                open.push(Window { name: name.clone(), from_us: event.mono_us, to_us: duration_us });
+            }
+            EventKind::WindowEnd => {
+                // The innermost of that name.
+                if let Some(at) = open.iter().rposition(|w| w.name == *name) {
+                    closed.push(Window { to_us: event.mono_us, ..open.remove(at) });
+                }
+            }
+            _ => {}
+        }
+    }
+    closed.extend(open);
+    closed
+}
+
+fn missed_ticks(events: &[EventRow]) -> u64 {
+    let missed = events.iter().filter(|e| e.kind == EventKind::MissedTicks);
+    missed.filter_map(|e| u64::try_from(e.count?).ok()).sum()
+}
+
+fn count_kinds(events: &[EventRow]) -> BTreeMap<String, u64> {
+    let mut kinds = BTreeMap::new();
+    for event in events {
+        *kinds.entry(event.kind.as_str().to_owned()).or_insert(0) += 1;
+    }
+    kinds
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn edge(mono_us: i64, kind: EventKind, name: &str) -> EventRow {
+        EventRow { name: Some(name.into()), ..EventRow::new(mono_us, None, kind) }
+    }
+
+    #[test]
+    fn windows_nest_and_an_open_one_reaches_to_the_end() {
+        let events = [
+            edge(10, EventKind::WindowBegin, "a"),
+            edge(20, EventKind::WindowBegin, "a"),
+            edge(30, EventKind::WindowEnd, "a"),
+            edge(40, EventKind::WindowEnd, "never begun"),
+            edge(50, EventKind::WindowBegin, "b"),
+        ];
+        let spans: Vec<_> =
+            named_windows(&events, 100).into_iter().map(|w| (w.name, w.from_us, w.to_us)).collect();
+        assert_eq!(spans, [("a".into(), 20, 30), ("a".into(), 10, 100), ("b".into(), 50, 100)]);
+    }
+}

@@ -1,0 +1,331 @@
+//! The command line: arguments, their units and defaults, and nothing else.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use gpumon_monitor::record::RATE_HZ;
+
+/// Measures GPU power at the rate the hardware really gives, and helps to spend less of it.
+#[derive(Debug, Parser)]
+#[command(version, max_term_width = 100, after_help = EXIT_CODES)]
+pub struct Cli {
+    /// Say more on standard error
+    #[arg(short, long, global = true)]
+    pub verbose: bool,
+    /// What to do
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 usage, 3 done with losses under --strict, 130 interrupted; \
+                          `run` answers with the command's own code, or 125 if gpumon itself failed, 126 if the \
+                          command cannot be executed, 127 if it is not found.";
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// List GPUs: identity, limits, clocks, which sensors work
+    Devices(DevicesArgs),
+    /// Sample until Ctrl-C, for a duration, or until a process ends
+    Record(RecordArgs),
+    /// Sample around a command and report what it drew
+    Run(RunArgs),
+    /// Energy and statistics of a recording, finished or still being written
+    Summary(SummaryArgs),
+    /// Write a recording as one table, or draw it
+    Export(ExportArgs),
+    /// Make a killed recording whole
+    Recover(RecoverArgs),
+}
+
+impl Command {
+    /// The exit code for a failure of gpumon itself.
+    pub fn failure_code(&self) -> u8 {
+        match self {
+            Self::Run(_) => 125,
+            _ => 1,
+        }
+    }
+}
+
+/// Where GPUs come from and which of them.
+#[derive(Debug, Args)]
+pub struct DeviceArgs {
+    /// `nvml`, `sim:h200`, `sim:a100`, `sim:FILE.toml` (simulated GPUs) or `replay:RECORDING`
+    #[arg(long, default_value = "nvml", value_name = "DEVICE")]
+    pub device: String,
+    /// GPUs: `all`, or a list of indices, UUIDs, starts of UUIDs, PCI addresses [default: all; for `run`
+    /// those that CUDA_VISIBLE_DEVICES leaves the command]
+    #[arg(long, value_name = "LIST")]
+    pub gpu: Option<String>,
+}
+
+/// Arguments of `devices`.
+#[derive(Debug, Args)]
+pub struct DevicesArgs {
+    #[command(flatten)]
+    pub device: DeviceArgs,
+    /// One JSON document on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// How to sample and where to.
+#[derive(Debug, Args)]
+pub struct SampleArgs {
+    #[command(flatten)]
+    pub device: DeviceArgs,
+    /// Folder of the recording
+    #[arg(short, long, value_name = "NAME")]
+    pub output: PathBuf,
+    /// Replace the recording NAME if there is one
+    #[arg(long)]
+    pub force: bool,
+    /// Rate of the fast lane, Hz, 0.1 to 1000; the driver's own 50 Hz readings come on top
+    #[arg(long, value_name = "HZ", default_value = "10", value_parser = rate)]
+    pub rate: f64,
+    /// Exit with 3 if anything was lost: missed ticks, lost readings, gaps
+    #[arg(long)]
+    pub strict: bool,
+}
+
+/// Arguments of `record`.
+#[derive(Debug, Args)]
+pub struct RecordArgs {
+    #[command(flatten)]
+    pub sample: SampleArgs,
+    /// How long: seconds, or with a unit (500ms, 90s, 10m, 24h) [default: until Ctrl-C]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub duration: Option<Duration>,
+    /// Until this process ends
+    #[arg(long, value_name = "PID", conflicts_with = "duration", value_parser = clap::value_parser!(i32).range(1..))]
+    pub pid: Option<i32>,
+    #[command(flatten)]
+    pub cost: CostArgs,
+    /// The summary as one JSON document on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `run`.
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    #[command(flatten)]
+    pub sample: SampleArgs,
+    /// How long to go on after the command has ended, as in --duration of `record`
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration)]
+    pub tail: Duration,
+    /// Write the summary as JSON to this file
+    #[arg(long, value_name = "FILE")]
+    pub summary: Option<PathBuf>,
+    #[command(flatten)]
+    pub cost: CostArgs,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub command: Vec<std::ffi::OsString>,
+}
+
+/// What energy costs.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub struct CostArgs {
+    /// Price of a kWh, in any currency: adds the cost
+    #[arg(long, value_name = "PRICE", value_parser = not_negative)]
+    pub price_per_kwh: Option<f64>,
+    /// Carbon intensity, gCO2e per kWh: adds the emissions
+    #[arg(long, value_name = "G", value_parser = not_negative)]
+    pub carbon_g_per_kwh: Option<f64>,
+    /// Power usage effectiveness of the building, by which cost and emissions are multiplied
+    #[arg(long, value_name = "FACTOR", default_value = "1", value_parser = pue)]
+    pub pue: f64,
+}
+
+/// Arguments of `summary`.
+#[derive(Debug, Args)]
+pub struct SummaryArgs {
+    /// The recording
+    #[arg(value_name = "NAME")]
+    pub recording: PathBuf,
+    /// Also sum up this span, seconds since the start (1.5..20, 10.., ..30); may be repeated
+    #[arg(long, value_name = "FROM..TO", value_parser = span)]
+    pub window: Vec<Span>,
+    #[command(flatten)]
+    pub cost: CostArgs,
+    /// Exit with 3 if anything was lost: missed ticks, lost readings, gaps
+    #[arg(long)]
+    pub strict: bool,
+    /// One JSON document on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `export`.
+#[derive(Debug, Args)]
+pub struct ExportArgs {
+    /// The recording
+    #[arg(value_name = "NAME")]
+    pub recording: PathBuf,
+    /// File to write; `-` is standard output
+    #[arg(short, long, value_name = "FILE", default_value = "-")]
+    pub output: PathBuf,
+    /// What to write [default: by the file's ending, else csv]
+    #[arg(long, value_enum)]
+    pub format: Option<ExportFormat>,
+    /// One table as it is, instead of all joined to the ticks of the fast lane
+    #[arg(long, value_enum, conflicts_with = "wide")]
+    pub table: Option<TableName>,
+    /// All tables joined to the ticks of the fast lane (the default)
+    #[arg(long)]
+    pub wide: bool,
+    /// Replace FILE if there is one
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// What `export` writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ExportFormat {
+    /// Comma-separated values
+    Csv,
+    /// A JSON object a line
+    Jsonl,
+    /// A Parquet file
+    Parquet,
+    /// The columns of EnerTune's gmonitor daemon, with the values its column names promise
+    Gmonitor,
+    /// A picture: the driver's 1 s average beside its 50 Hz readings
+    Svg,
+}
+
+/// The tables of a recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TableName {
+    /// Power and SM clock at each tick
+    Fast,
+    /// The driver's own readings of power
+    Ring,
+    /// Everything that changes slowly
+    Slow,
+    /// The energy counter
+    Counter,
+    /// Marks, windows, losses
+    Events,
+}
+
+/// Arguments of `recover`.
+#[derive(Debug, Args)]
+pub struct RecoverArgs {
+    /// The recording
+    #[arg(value_name = "NAME")]
+    pub recording: PathBuf,
+    /// One JSON document on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A span in µs; open ends are absent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// The text as given, which names the window.
+    pub text: String,
+    /// Start, µs.
+    pub from_us: Option<i64>,
+    /// End, µs.
+    pub to_us: Option<i64>,
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    let hz: f64 = text.parse().map_err(|_| "expected a number of Hz".to_owned())?;
+    if RATE_HZ.contains(&hz) {
+        Ok(hz)
+    } else {
+        Err(format!(
+            "expected {} to {} Hz; no sensor changes faster than 50 times a second",
+            RATE_HZ.start(),
+            RATE_HZ.end()
+        ))
+    }
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let expected =
+        || "expected a time above zero and up to ten years, such as 30, 500ms, 90s, 10m or 24h".to_owned();
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit_s = match &text[digits.len()..] {
+        "ms" => 1e-3,
+        "" | "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        _ => return Err(expected()),
+    };
+    let seconds = digits.parse::<f64>().map_err(|_| expected())? * unit_s;
+    let bounded = seconds >= 0.0 && seconds <= 10.0 * 365.25 * 86_400.0;
+    if bounded { Ok(Duration::from_secs_f64(seconds)) } else { Err(expected()) }
+}
+
+fn not_negative(text: &str) -> Result<f64, String> {
+    text.parse()
+        .ok()
+        .filter(|v: &f64| v.is_finite() && *v >= 0.0)
+        .ok_or_else(|| "expected a number of at least 0".into())
+}
+
+fn pue(text: &str) -> Result<f64, String> {
+    text.parse()
+        .ok()
+        .filter(|v: &f64| v.is_finite() && *v >= 1.0)
+        .ok_or_else(|| "expected a number of at least 1".into())
+}
+
+fn span(text: &str) -> Result<Span, String> {
+    let expected =
+        || "expected FROM..TO in seconds since the start, FROM before TO, such as 1.5..20".to_owned();
+    let (from, to) = text.split_once("..").ok_or_else(expected)?;
+    let us = |part: &str| match part.trim() {
+        "" => Ok(None),
+        number => not_negative(number).map(|s| Some((s * 1e6) as i64)).map_err(|_| expected()),
+    };
+    let span = Span { text: text.into(), from_us: us(from)?, to_us: us(to)? };
+    let forward = span.to_us.is_none_or(|to| span.from_us.unwrap_or(0) < to);
+    if forward { Ok(span) } else { Err(expected()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn times_have_units() {
+        assert_eq!(duration("30"), Ok(Duration::from_secs(30)));
+        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(duration("1.5m"), Ok(Duration::from_secs(90)));
+        for wrong in ["", "s", "-1", "1d", "nan", "inf", "1e99", "5 s x", "µs"] {
+            assert!(duration(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn spans_may_be_open() {
+        let span = |t| span(t).map(|s| (s.from_us, s.to_us));
+        assert_eq!(span("1.5..20"), Ok((Some(1_500_000), Some(20_000_000))));
+        assert_eq!(span("..3"), Ok((None, Some(3_000_000))));
+        assert_eq!(span("2.."), Ok((Some(2_000_000), None)));
+        for wrong in ["5", "3..2", "3..3", "a..b", "-1..2"] {
+            assert!(span(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn rates_have_bounds() {
+        assert_eq!(rate("1000"), Ok(1000.0));
+        for wrong in ["0", "-5", "1001", "nan", "fast"] {
+            assert!(rate(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! `gpumon devices`: each GPU with its limits, clocks and the sensors that work.
+
+use std::fmt::Write as _;
+
+use anyhow::Result;
+use gpumon_monitor::device::{Device, Sensors};
+use serde::Serialize;
+
+use super::DONE;
+use super::session::{self, Scope};
+use crate::cli::DevicesArgs;
+use crate::output;
+
+#[derive(Serialize)]
+struct Report {
+    gpus: Vec<Gpu>,
+}
+
+#[derive(Serialize)]
+struct Gpu {
+    index: u32,
+    name: String,
+    uuid: String,
+    pci_id: String,
+    driver: String,
+    simulated: bool,
+    power_limit_w: Option<f64>,
+    mem_total_bytes: Option<u64>,
+    sm_clocks_mhz: Vec<u32>,
+    mig_enabled: Option<bool>,
+    mig_uuids: Vec<String>,
+    sensors: Vec<String>,
+    unsupported: Vec<String>,
+    error: Option<String>,
+}
+
+/// Lists GPUs. One that cannot be read is listed with the reason.
+pub fn run(args: &DevicesArgs) -> Result<u8> {
+    let devices = session::open(&args.device, Scope::Machine)?;
+    let report = Report { gpus: devices.iter().map(|d| describe(d.as_ref())).collect() };
+    if args.json {
+        output::print_json(&report)?
+    } else {
+        output::print(&text(&report))?
+    }
+    Ok(DONE)
+}
+
+fn describe(device: &dyn Device) -> Gpu {
+    let id = device.identity();
+    let probed = Sensors::probe(device);
+    let (sensors, unsupported) = probed.as_ref().map(Sensors::names).unwrap_or_default();
+    Gpu {
+        index: id.index,
+        name: id.name.clone(),
+        uuid: id.uuid.clone(),
+        pci_id: id.pci_id.clone(),
+        driver: id.driver.clone(),
+        simulated: id.simulated,
+        power_limit_w: id.power_limit.map(|p| p.watts()),
+        mem_total_bytes: id.mem_total_bytes,
+        sm_clocks_mhz: id.sm_clocks.iter().map(|c| c.0).collect(),
+        mig_enabled: id.mig,
+        mig_uuids: id.mig_uuids.clone(),
+        sensors,
+        unsupported,
+        error: probed.err().map(|e| e.to_string()),
+    }
+}
+
+fn text(report: &Report) -> String {
+    let mut text = String::new();
+    for gpu in &report.gpus {
+        let or_unknown = |value: Option<String>| value.unwrap_or_else(|| "unknown".into());
+        let clocks = match (gpu.sm_clocks_mhz.first(), gpu.sm_clocks_mhz.last()) {
+            (Some(low), Some(high)) => format!("{low} to {high} MHz ({} steps)", gpu.sm_clocks_mhz.len()),
+            _ => "unknown".into(),
+        };
+        let mig = match gpu.mig_enabled {
+            Some(true) => format!("on, {} instances", gpu.mig_uuids.len()),
+            Some(false) => "off".into(),
+            None => "none".into(),
+        };
+        let memory = gpu.mem_total_bytes.map(|b| format!("{:.0} GiB", b as f64 / (1u64 << 30) as f64));
+        let rows = [
+            ("uuid", gpu.uuid.clone()),
+            ("PCI", gpu.pci_id.clone()),
+            ("driver", gpu.driver.clone()),
+            ("power limit", or_unknown(gpu.power_limit_w.map(|w| format!("{w:.0} W")))),
+            ("memory", or_unknown(memory)),
+            ("SM clocks", clocks),
+            ("MIG", mig),
+            ("sensors", gpu.sensors.join(" ")),
+            ("not supported", gpu.unsupported.join(" ")),
+        ];
+        let _ = writeln!(text, "GPU {}  {}", gpu.index, gpu.name);
+        for (name, value) in rows.iter().filter(|(_, value)| !value.is_empty()) {
+            let _ = writeln!(text, "  {name:<14}{value}");
+        }
+        if let Some(error) = &gpu.error {
+            let _ = writeln!(text, "  {:<14}{error}", "cannot be read");
+        }
+    }
+    text
+}

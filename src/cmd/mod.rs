@@ -1,0 +1,32 @@
+//! One file a command, each thin: arguments in, a library call, text or JSON out.
+
+use anyhow::Result;
+
+use crate::cli::Command;
+
+mod devices;
+mod export;
+mod record;
+mod recover;
+mod run;
+mod session;
+mod summary;
+
+/// Exit code: everything was done.
+const DONE: u8 = 0;
+/// Exit code: done, but something was lost and `--strict` was given.
+const DONE_WITH_LOSSES: u8 = 3;
+/// Exit code: a signal ended it early.
+const INTERRUPTED: u8 = 130;
+
+/// Runs a command and answers with its exit code.
+pub fn run(command: &Command) -> Result<u8> {
+    match command {
+        Command::Devices(args) => devices::run(args),
+        Command::Record(args) => record::run(args),
+        Command::Run(args) => run::run(args),
+        Command::Summary(args) => summary::run(args),
+        Command::Export(args) => export::run(args),
+        Command::Recover(args) => recover::run(args),
+    }
+}

@@ -1,0 +1,73 @@
+//! `gpumon record`: samples until Ctrl-C, for a duration, or until a process ends.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use crossbeam_channel::{Receiver, RecvTimeoutError};
+use gpumon_monitor::record::{Over, Recorder};
+
+use super::session::{self, Progress, Scope};
+use super::{INTERRUPTED, summary};
+use crate::cli::RecordArgs;
+use crate::signals::{self, Signal, Take};
+
+/// How often the end is looked for, apart from signals.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// Records; Ctrl-C is the normal end where no other was asked for.
+pub fn run(args: &RecordArgs) -> Result<u8> {
+    if let Some(pid) = args.pid
+        && !process_exists(pid)
+    {
+        bail!("there is no process {pid}; give the id of one that runs, or --duration");
+    }
+    let signals = signals::listen(Take::Ending)?;
+    let recorder = session::start(&args.sample, Scope::Machine)?;
+    if let Some(duration) = args.duration {
+        recorder.end_at(recorder.origin().plus_us(duration.as_micros() as i64));
+    }
+    let end = wait(args, &recorder, &signals)?;
+    session::report_end(recorder.stop())?;
+    let losses = summary::show(&args.sample.output, &[], args.cost, args.json)?;
+    match end {
+        End::Signal if args.duration.is_some() || args.pid.is_some() => Ok(INTERRUPTED),
+        End::Over(Over::AllGpusLost) if !args.sample.device.device.starts_with("replay:") => {
+            bail!("every GPU was lost; the recording holds what was read until then")
+        }
+        _ => Ok(summary::exit_code(args.sample.strict, &losses)),
+    }
+}
+
+/// What ended a recording.
+enum End {
+    Signal,
+    Process,
+    Over(Over),
+}
+
+fn wait(args: &RecordArgs, recorder: &Recorder, signals: &Receiver<Signal>) -> Result<End> {
+    let progress = Progress::new(args.duration);
+    loop {
+        match signals.recv_timeout(LOOK_EVERY) {
+            Ok(_) => return Ok(End::Signal),
+            Err(RecvTimeoutError::Disconnected) => bail!("signals can no longer be received"),
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        if let Some(over) = recorder.over() {
+            return Ok(End::Over(over));
+        }
+        if args.pid.is_some_and(|pid| !process_exists(pid)) {
+            return Ok(End::Process);
+        }
+        progress.show(recorder);
+    }
+}
+
+/// Whether a process runs; one that has ended but was not waited for does not.
+fn process_exists(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(PathBuf::from(format!("/proc/{pid}/stat"))).unwrap_or_default();
+    // The state follows the command's closing parenthesis.
+    stat.rsplit_once(')')
+        .is_some_and(|(_, rest)| !matches!(rest.trim_start().chars().next(), Some('Z' | 'X')))
+}

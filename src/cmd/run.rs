@@ -1,0 +1,138 @@
+//! `gpumon run`: samples around a command, passing signals and the exit code through.
+//!
+//! The command owns standard output; the report goes to standard error, and as JSON to `--summary`.
+
+use std::ffi::OsStr;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus};
+use std::time::{Duration, Instant};
+use std::{env, fs, thread};
+
+use anyhow::{Context, Result};
+use crossbeam_channel::{Receiver, after, bounded, select};
+use gpumon_core::rows::EventKind;
+use gpumon_monitor::record::Recorder;
+
+use super::session::{self, Scope};
+use super::summary;
+use crate::cli::RunArgs;
+use crate::signals::{self, Signal, Take};
+
+/// Exit code, as shells have it: the command exists but cannot be executed.
+const CANNOT_EXECUTE: u8 = 126;
+/// Exit code, as shells have it: there is no such command.
+const NOT_FOUND: u8 = 127;
+/// Name of the window that is the command's life.
+const WINDOW: &str = "command";
+
+/// Runs the command and reports on it.
+pub fn run(args: &RunArgs) -> Result<u8> {
+    let (program, arguments) = args.command.split_first().context("no command was given")?;
+    if let Err((code, why)) = find_program(program) {
+        eprintln!("gpumon: cannot run `{}`: {why}", program.to_string_lossy());
+        return Ok(code);
+    }
+    let signals = signals::listen(Take::Forwarded)?;
+    let mut recorder = session::start(&args.sample, Scope::Command)?;
+    recorder.read_counters();
+    recorder.event(EventKind::WindowBegin, WINDOW);
+    let child = match Command::new(program).args(arguments).spawn() {
+        Ok(child) => child,
+        Err(e) => {
+            recorder.stop();
+            return Err(e).with_context(|| format!("cannot run `{}`", program.to_string_lossy()));
+        }
+    };
+    let status = wait(child, &signals)?;
+    recorder.event(EventKind::WindowEnd, WINDOW);
+    recorder.read_counters();
+    tail(&recorder, args.tail, &signals);
+    let ended = session::report_end(recorder.stop());
+    let losses = report(args)?;
+    ended?;
+    Ok(match exit_code(status) {
+        0 => summary::exit_code(args.sample.strict, &losses),
+        code => code,
+    })
+}
+
+/// Waits for the command; signals that it has not got by itself are passed on.
+fn wait(mut child: Child, signals: &Receiver<Signal>) -> Result<ExitStatus> {
+    let pid = i32::try_from(child.id()).context("the command's process id")?;
+    let (send, ended) = bounded(1);
+    thread::Builder::new().name("wait".into()).spawn(move || send.send(child.wait()))?;
+    loop {
+        select! {
+            recv(ended) -> status => return Ok(status.context("the command can no longer be waited for")??),
+            recv(signals) -> signal => if let Ok(signal) = signal && signal.sent_to_us_alone {
+                pass_on(pid, signal.number);
+            },
+        }
+    }
+}
+
+#[allow(unsafe_code)]
+fn pass_on(pid: i32, signal: i32) {
+    // SAFETY: takes plain integers. The process has not been waited for, so its id is still its own.
+    unsafe { libc::kill(pid, signal) };
+}
+
+/// Goes on sampling for a while: readings come late. A signal ends the wait.
+fn tail(recorder: &Recorder, tail: Duration, signals: &Receiver<Signal>) {
+    let until = Instant::now() + tail;
+    while recorder.over().is_none() {
+        let left = until.saturating_duration_since(Instant::now());
+        select! {
+            recv(signals) -> _ => return,
+            recv(after(left.min(Duration::from_millis(100)))) -> _ => if left.is_zero() { return },
+        }
+    }
+}
+
+fn report(args: &RunArgs) -> Result<summary::Losses> {
+    let summary = summary::read(&args.sample.output, &[], args.cost)?;
+    if let Some(path) = &args.summary {
+        let text = serde_json::to_string_pretty(&summary)? + "\n";
+        fs::write(path, text).with_context(|| format!("cannot write the summary to `{}`", path.display()))?;
+    }
+    eprint!("{}", summary::text(&summary, Some(WINDOW)));
+    Ok(summary.losses)
+}
+
+/// The command's own code, or 128 + the signal that ended it, as shells have it.
+fn exit_code(status: ExitStatus) -> u8 {
+    let code = status.code().or_else(|| status.signal().map(|s| 128 + s));
+    code.and_then(|c| u8::try_from(c).ok()).unwrap_or(u8::MAX)
+}
+
+/// Looks for the program before anything is recorded.
+fn find_program(program: &OsStr) -> Result<(), (u8, &'static str)> {
+    let missing = (NOT_FOUND, "no such command; see whether it is installed and on PATH");
+    let path = Path::new(program);
+    if program.is_empty() {
+        return Err(missing);
+    }
+    if path.components().count() > 1 || path.is_absolute() || program.to_string_lossy().starts_with("./") {
+        return executable(path);
+    }
+    let folders = env::var_os("PATH").unwrap_or_default();
+    let found: Vec<_> = env::split_paths(&folders).map(|folder| executable(&folder.join(path))).collect();
+    let found_any = found.iter().any(Result::is_ok);
+    let best = found.into_iter().find(|f| !matches!(f, Err((NOT_FOUND, _))));
+    if found_any { Ok(()) } else { best.unwrap_or(Err(missing)) }
+}
+
+fn executable(path: &Path) -> Result<(), (u8, &'static str)> {
+    let Ok(meta) = fs::metadata(path) else {
+        return Err((NOT_FOUND, "no such file"));
+    };
+    if !meta.is_file() {
+        Err((CANNOT_EXECUTE, "it is not a file"))
+    } else if meta.permissions().mode() & 0o111 == 0 {
+        Err((CANNOT_EXECUTE, "it is not executable; see its permissions"))
+    } else {
+        Ok(())
+    }
+}

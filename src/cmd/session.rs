@@ -1,0 +1,111 @@
+//! What `record` and `run` share: opening GPUs, starting a recorder, waiting, the progress line.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use gpumon_core::clock::{Clock, RealClock};
+use gpumon_monitor::device::{self, Device, select, visible};
+use gpumon_monitor::record::{Closed, Config, Recorder, Session};
+use gpumon_monitor::store::Store;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::cli::{DeviceArgs, SampleArgs};
+
+/// Whether `CUDA_VISIBLE_DEVICES` limits which GPUs are meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// All GPUs unless `--gpu` says otherwise.
+    Machine,
+    /// Those that a CUDA program started from here would see, unless `--gpu` says otherwise.
+    Command,
+}
+
+/// The GPUs that the arguments name.
+pub fn open(args: &DeviceArgs, scope: Scope) -> Result<Vec<Arc<dyn Device>>> {
+    let all = device::open(&args.device, Arc::new(RealClock))?;
+    if let Some(list) = &args.gpu {
+        return Ok(select::select(&all, list).context("--gpu")?);
+    }
+    match std::env::var("CUDA_VISIBLE_DEVICES") {
+        Ok(variable) if scope == Scope::Command => {
+            let order = std::env::var("CUDA_DEVICE_ORDER").ok();
+            Ok(visible::visible(&all, &variable, order.as_deref())?)
+        }
+        Err(std::env::VarError::NotUnicode(_)) if scope == Scope::Command => {
+            bail!("CUDA_VISIBLE_DEVICES is not text; unset it, or choose what to record with --gpu")
+        }
+        _ => Ok(all),
+    }
+}
+
+/// Starts recording, and returns once the first tick is due.
+pub fn start(args: &SampleArgs, scope: Scope) -> Result<Recorder> {
+    let devices = open(&args.device, scope)?;
+    let clock: Arc<dyn Clock> = Arc::new(RealClock);
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let config = Config {
+        rate_hz: args.rate,
+        command: std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect(),
+        host: host.trim().to_owned(),
+    };
+    let session =
+        Session::prepare(&devices, clock.as_ref(), &config).context("while its sensors were tried")?;
+    let store = Store::create(&args.output, session.header().clone(), args.force)?;
+    let recorder = Recorder::start(session, clock.clone(), store).context("cannot start threads")?;
+    clock.sleep_until(recorder.origin());
+    Ok(recorder)
+}
+
+/// Says what an end left behind; an error if the recording is not all there.
+pub fn report_end(closed: Closed) -> Result<()> {
+    for lane in &closed.stalled {
+        eprintln!("gpumon: a call into the driver has not returned ({lane}); its last rows are missing");
+    }
+    closed.storage.context("the recording ended early")
+}
+
+/// The line on the terminal while a recording goes on; nothing where standard error is no terminal.
+pub struct Progress {
+    bar: ProgressBar,
+}
+
+impl Progress {
+    /// A line for a recording of this length, or of unknown length.
+    pub fn new(length: Option<Duration>) -> Self {
+        let bar = ProgressBar::new(length.map_or(0, |d| d.as_secs()));
+        let template =
+            if length.is_some() { "{bar:20} {pos}/{len} s  {msg}" } else { "{spinner} {pos} s  {msg}" };
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style);
+        }
+        Self { bar }
+    }
+
+    /// Shows the present state.
+    pub fn show(&self, recorder: &Recorder) {
+        if self.bar.is_hidden() {
+            return;
+        }
+        let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        let power: Vec<_> = recorder
+            .live()
+            .iter()
+            .map(|l| match l.power_mw.load(Ordering::Relaxed) {
+                mw if mw < 0 => "– W".to_owned(),
+                mw => format!("{:.0} W", mw as f64 / 1e3),
+            })
+            .collect();
+        let missed: u64 = recorder.live().iter().map(|l| load(&l.missed_ticks)).sum();
+        self.bar.set_position(u64::try_from(recorder.elapsed_us() / 1_000_000).unwrap_or(0));
+        let missed = if missed > 0 { format!(", {missed} ticks missed") } else { String::new() };
+        self.bar.set_message(format!("{}  {} rows{missed}", power.join(" + "), recorder.rows_kept()));
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
