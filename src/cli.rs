@@ -259,8 +259,12 @@ fn duration(text: &str) -> Result<Duration, String> {
         _ => return Err(expected()),
     };
     let seconds = digits.parse::<f64>().map_err(|_| expected())? * unit_s;
-    let bounded = seconds >= 0.0 && seconds <= 10.0 * 365.25 * 86_400.0;
-    if bounded { Ok(Duration::from_secs_f64(seconds)) } else { Err(expected()) }
+    const TEN_YEARS_S: f64 = 10.0 * 365.25 * 86_400.0;
+    if (0.0..=TEN_YEARS_S).contains(&seconds) {
+        Ok(Duration::from_secs_f64(seconds))
+    } else {
+        Err(expected())
+    }
 }
 
 fn not_negative(text: &str) -> Result<f64, String> {

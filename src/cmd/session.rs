@@ -26,7 +26,7 @@ pub enum Scope {
 pub fn open(args: &DeviceArgs, scope: Scope) -> Result<Vec<Arc<dyn Device>>> {
     let all = device::open(&args.device, Arc::new(RealClock))?;
     if let Some(list) = &args.gpu {
-        return Ok(select::select(&all, list).context("--gpu")?);
+        return select::select(&all, list).context("--gpu");
     }
     match std::env::var("CUDA_VISIBLE_DEVICES") {
         Ok(variable) if scope == Scope::Command => {

@@ -210,8 +210,11 @@ struct Backend {
     /// What stands before the colon of `--device`.
     scheme: &'static str,
     /// Opens all GPUs for what stands behind the colon.
-    open: fn(rest: &str, clock: Arc<dyn Clock>) -> Result<Vec<Arc<dyn Device>>, OpenError>,
+    open: fn(rest: &str, clock: Arc<dyn Clock>) -> Opened,
 }
+
+/// All GPUs of a backend.
+type Opened = Result<Vec<Arc<dyn Device>>, OpenError>;
 
 const BACKENDS: &[Backend] = &[
     Backend { scheme: "nvml", open: nvml::open },
@@ -220,7 +223,7 @@ const BACKENDS: &[Backend] = &[
 ];
 
 /// All GPUs of a device specification such as `nvml` or `sim:h200`.
-pub fn open(spec: &str, clock: Arc<dyn Clock>) -> Result<Vec<Arc<dyn Device>>, OpenError> {
+pub fn open(spec: &str, clock: Arc<dyn Clock>) -> Opened {
     let (scheme, rest) = spec.split_once(':').unwrap_or((spec, ""));
     let backend = BACKENDS.iter().find(|b| b.scheme == scheme);
     let devices =

@@ -1,7 +1,8 @@
 //! The energy counter: at the start, at the end, at window edges and every ten seconds between.
 //!
-//! The call takes 3 to 17 ms and makes others wait, so it is rare. A counter that went backwards (reset,
-//! driver reload) begins a new epoch; differences across epochs are missing, never negative.
+//! The call takes 3 to 17 ms and makes others wait, so it is rare. A counter that went backwards, or
+//! forwards by more than the GPU can draw, was reset (driver reload, power gating): a new epoch begins,
+//! and differences across epochs are missing, never negative and never 2⁶⁴.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,7 +11,7 @@ use gpumon_core::rows::{CounterRow, EventKind, EventRow, Record};
 use gpumon_core::units::MonoUs;
 
 use super::trouble::Trouble;
-use super::{Flow, Grid, Lane, Outbox};
+use super::{Flow, Grid, Lane, Outbox, plausible_ceiling};
 use crate::device::{Device, ReadError};
 
 /// Readings a second.
@@ -26,14 +27,15 @@ pub struct CounterReader {
 
 struct State {
     epoch: i32,
-    last_mj: u64,
+    /// The reading before: when, µs, and mJ.
+    last: Option<(i64, u64)>,
     trouble: Trouble,
 }
 
 impl CounterReader {
     /// A reader whose times count from `origin`.
     pub fn new(device: Arc<dyn Device>, gpu: i32, origin: MonoUs) -> Self {
-        let state = State { epoch: 0, last_mj: 0, trouble: Trouble::new(gpu, "counter") };
+        let state = State { epoch: 0, last: None, trouble: Trouble::new(gpu, "counter") };
         Self { device, gpu, origin, state: Mutex::new(state) }
     }
 
@@ -53,9 +55,11 @@ impl CounterReader {
             }
         };
         state.trouble.over(out);
-        if energy.0 < state.last_mj {
+        if let Some((last_us, last_mj)) = state.last.replace((now_us, energy.0))
+            && !self.can_follow(last_mj, energy.0, now_us - last_us)
+        {
             state.epoch += 1;
-            let detail = format!("the energy counter went from {} to {} mJ", state.last_mj, energy.0);
+            let detail = format!("the energy counter went from {last_mj} to {} mJ", energy.0);
             let event = EventRow {
                 name: Some("counter".into()),
                 detail: Some(detail),
@@ -63,7 +67,6 @@ impl CounterReader {
             };
             out.put(event.into());
         }
-        state.last_mj = energy.0;
         out.put(Record::Counter(CounterRow {
             gpu: self.gpu,
             mono_us: now_us,
@@ -72,6 +75,16 @@ impl CounterReader {
             epoch: state.epoch,
         }));
         Flow::Continue
+    }
+}
+
+impl CounterReader {
+    /// Whether the GPU can have drawn the difference in that time, give or take a step of the counter.
+    fn can_follow(&self, before_mj: u64, after_mj: u64, time_us: i64) -> bool {
+        const STEP_US: f64 = 200_000.0;
+        let ceiling_mw = f64::from(plausible_ceiling(self.device.identity().power_limit).0);
+        let most_mj = ceiling_mw * (time_us as f64 + STEP_US) / 1e6;
+        after_mj.checked_sub(before_mj).is_some_and(|drawn_mj| drawn_mj as f64 <= most_mj)
     }
 }
 

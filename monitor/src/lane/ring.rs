@@ -4,8 +4,11 @@
 //! one must come back; if it does not, the ring has overwritten readings and the loss is an event. What
 //! comes back is told apart by the driver's time stamp alone.
 //!
-//! The driver stamps with the wall clock. Its offset to the monotonic clock is taken at each drain; a
-//! step of the wall clock moves what is asked for by as much, and is an event.
+//! The driver stamps with the wall clock, so each drain takes the wall clock's offset to the monotonic
+//! clock. A step of the wall clock is an event; in the drain after it, readings carry stamps of before
+//! and of after the step, and each is read in whichever way puts it after what is known and not into the
+//! future. Where both ways do (a step of less than half a second), the later offset counts, so the
+//! readings just before such a step are moved by as much as the step.
 
 use std::sync::Arc;
 
@@ -32,9 +35,14 @@ pub struct RingLane {
     ceiling: Milliwatts,
     /// Wall-clock minus monotonic time at the drain before.
     offset_us: Option<i64>,
-    /// The last two time stamps known, older first; both the start of the recording at first.
+    /// The last two time stamps known, older first; both just before the start of the recording at first.
     known: [WallUs; 2],
+    /// The last reading known, µs since the start of the recording.
+    last_us: i64,
+    /// Whether `known` are stamps of readings, which must come back.
     seen_any: bool,
+    /// Stamps of before the last step of the wall clock that have been read.
+    stale: Vec<WallUs>,
     buffer: Vec<PowerSample>,
     trouble: Trouble,
 }
@@ -57,7 +65,9 @@ impl RingLane {
             live,
             offset_us: None,
             known: [start_wall.plus_us(-1); 2],
+            last_us: -1,
             seen_any: false,
+            stale: Vec::new(),
             buffer: Vec::with_capacity(128),
             trouble: Trouble::new(gpu, "ring"),
         }
@@ -67,21 +77,27 @@ impl RingLane {
         EventRow { name: Some(self.name().into()), ..EventRow::new(now_us, Some(self.gpu), kind) }
     }
 
-    fn follow_wall_clock(&mut self, clock: &dyn Clock, now_us: i64, out: &mut dyn Outbox) -> i64 {
-        let offset_us = clock.wall().0 - clock.mono().0;
-        let step_us = offset_us - self.offset_us.unwrap_or(offset_us);
-        self.offset_us = Some(offset_us);
-        if step_us.abs() > STEP_US {
-            self.known = self.known.map(|t| t.plus_us(step_us));
-            let detail = format!("the wall clock moved by {step_us} µs against the monotonic clock");
-            let event = EventRow {
-                count: Some(step_us),
-                detail: Some(detail),
-                ..self.event(now_us, EventKind::ClockStep)
-            };
-            out.put(event.into());
+    /// The wall clock's offset now, and before if it was stepped since the last drain.
+    fn follow_wall_clock(
+        &mut self,
+        clock: &dyn Clock,
+        now_us: i64,
+        out: &mut dyn Outbox,
+    ) -> (i64, Option<i64>) {
+        let offset_us = clock.wall().0 - clock.mono().0 + self.origin.0;
+        let before_us = self.offset_us.replace(offset_us).unwrap_or(offset_us);
+        let step_us = offset_us - before_us;
+        if step_us.abs() <= STEP_US {
+            return (offset_us, None);
         }
-        offset_us
+        let detail = format!("the wall clock moved by {step_us} µs against the monotonic clock");
+        let event = EventRow {
+            count: Some(step_us),
+            detail: Some(detail),
+            ..self.event(now_us, EventKind::ClockStep)
+        };
+        out.put(event.into());
+        (offset_us, Some(before_us))
     }
 
     fn drain(
@@ -91,48 +107,73 @@ impl RingLane {
         out: &mut dyn Outbox,
     ) -> Result<(), ReadError> {
         let now_us = clock.mono().since_us(self.origin);
-        let offset_us = self.follow_wall_clock(clock, now_us, out);
+        let (offset_us, offset_before_us) = self.follow_wall_clock(clock, now_us, out);
+        let [since, last] = self.known;
+        let since =
+            offset_before_us.map_or(since, |before_us| since.min(since.plus_us(offset_us - before_us)));
         self.buffer.clear();
-        self.device.power_samples(self.known[0], &mut self.buffer)?;
-        let [_, last] = self.known;
+        self.device.power_samples(since, &mut self.buffer)?;
         let overlaps = self.buffer.iter().any(|s| s.time == last);
-        let mut new = std::mem::take(&mut self.buffer);
-        new.retain(|s| s.time > last);
-        new.dedup_by_key(|s| s.time);
+
+        let mut new: Vec<(i64, PowerSample)> = Vec::with_capacity(self.buffer.len());
+        for sample in &self.buffer {
+            let at_us = |offset_us: i64| sample.time.0 - offset_us;
+            let is_new = |at_us: &i64| *at_us > self.last_us && *at_us <= clock.mono().since_us(self.origin);
+            let ways = [Some(at_us(offset_us)), offset_before_us.map(at_us)];
+            let is_known = match offset_before_us {
+                None => sample.time <= last || self.stale.contains(&sample.time),
+                Some(_) => false,
+            };
+            if let Some(at_us) = ways.into_iter().flatten().find(is_new).filter(|_| !is_known) {
+                new.push((at_us, *sample));
+            }
+        }
+        new.sort_by_key(|(at_us, _)| *at_us);
+        new.dedup_by_key(|(at_us, _)| *at_us);
+
         if self.seen_any
             && !overlaps
-            && let Some(first) = new.first()
+            && offset_before_us.is_none()
+            && let Some((first_us, _)) = new.first()
         {
-            let to_mono = |t: WallUs| t.0 - offset_us - self.origin.0;
             let event = EventRow {
-                from_us: Some(to_mono(last)),
-                to_us: Some(to_mono(first.time)),
+                from_us: Some(self.last_us),
+                to_us: Some(*first_us),
                 detail: Some("the driver's ring no longer held the last reading known".into()),
                 ..self.event(now_us, EventKind::RingLost)
             };
             out.put(event.into());
         }
-        for sample in &new {
-            let mono_us = sample.time.0 - offset_us - self.origin.0;
-            if end.is_some_and(|end| mono_us >= end.since_us(self.origin)) {
+        for (at_us, sample) in &new {
+            if end.is_some_and(|end| *at_us >= end.since_us(self.origin)) {
                 break;
             }
-            self.known = [self.known[1], sample.time];
-            self.seen_any = true;
-            if sample.power > self.ceiling {
-                self.trouble.failed(now_us, EventKind::Implausible, sample.power.to_string(), out);
-                continue;
-            }
-            Live::add(&self.live.ring_rows, 1);
-            out.put(Record::Ring(RingRow {
-                gpu: self.gpu,
-                time: sample.time,
-                mono_us,
-                power_mw: sample.power.0 as i32,
-            }));
+            self.keep(*at_us, *sample, now_us, out);
         }
-        self.buffer = new;
+        if offset_before_us.is_some() {
+            // Stamps of before the step must neither come back nor hide those of after it.
+            self.known = [WallUs(self.last_us + offset_us); 2];
+            self.seen_any = false;
+            self.stale = new.iter().map(|(_, sample)| sample.time).collect();
+        }
         Ok(())
+    }
+
+    fn keep(&mut self, at_us: i64, sample: PowerSample, now_us: i64, out: &mut dyn Outbox) {
+        self.known = [self.known[1], sample.time];
+        self.last_us = at_us;
+        self.seen_any = true;
+        if sample.power > self.ceiling {
+            self.trouble.failed(now_us, EventKind::Implausible, sample.power.to_string(), out);
+            return;
+        }
+        Live::add(&self.live.ring_rows, 1);
+        out.put(Record::Ring(RingRow {
+            gpu: self.gpu,
+            time: sample.time,
+            mono_us: at_us,
+            power_mw: sample.power.0 as i32,
+        }));
     }
 }
 
