@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# Measures the recorder on a machine with an NVIDIA GPU, PyTorch and nvidia-ml-py: what it keeps, what
+# it costs, and what a plain polling loop gets beside it. Changes nothing on the GPU. Takes 7 minutes.
+#
+#   scripts/collect_recorder.sh GPUMON OUT
+#
+# GPUMON is the binary, OUT a folder for the results (one JSON a measurement, recordings, log).
+set -euo pipefail
+gpumon=${1:?the gpumon binary}
+out=${2:?a folder for the results}
+here=$(cd "$(dirname "$0")" && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+seconds=${SECONDS_EACH:-60}
+
+{
+  date -u +%Y-%m-%dT%H:%M:%SZ
+  nvidia-smi --query-gpu=name,uuid,driver_version,power.limit --format=csv
+  uname -r
+  "$gpumon" --version
+  "$gpumon" devices
+} | tee "$out/machine.txt"
+
+# name, rate, load: 'idle' or the arguments of square_load.py
+measure() {
+  local name=$1 rate=$2
+  shift 2
+  echo "== $name"
+  local load=
+  if [ "$1" != idle ]; then
+    python3 "$here/square_load.py" "$@" --duration $((seconds + 20)) >"$work/load.json" &
+    load=$!
+    sleep 15
+  fi
+  "$gpumon" record -o "$work/$name" --rate "$rate" --duration "$seconds" --json >"$out/$name.json"
+  if [ -n "$load" ]; then
+    wait "$load"
+    cat "$work/load.json"
+  fi
+  python3 "$here/ring_check.py" "$work/$name" | tee "$out/$name.ring.json"
+}
+
+measure idle-default 10 idle
+measure square-default 10 --on-ms 37 --off-ms 61
+measure square-1000hz 1000 --on-ms 37 --off-ms 61
+measure idle-1000hz 1000 idle
+
+echo "== plain loop beside gpumon at its default rate"
+python3 "$here/square_load.py" --duration $((seconds + 20)) >/dev/null &
+load=$!
+sleep 15
+"$gpumon" record -o "$work/beside" --duration "$seconds" --json >"$out/beside.json" &
+python3 "$here/naive_loop.py" --duration "$seconds" --output "$work/naive.csv" | tee "$out/naive.json"
+wait
+python3 "$here/ring_check.py" "$work/beside" | tee "$out/beside.ring.json"
+tar -C "$work" -czf "$out/recordings.tar.gz" square-default square-1000hz
