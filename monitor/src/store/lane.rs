@@ -76,6 +76,8 @@ pub trait Row: Table + Serialize + DeserializeOwned + Send + sealed::Sealed + 's
     const LANE: Lane;
     /// Time that orders the rows, µs since the start of the recording.
     fn mono_us(&self) -> i64;
+    /// Index of the GPU, which orders rows of one time; 0 where order of arrival is all (events).
+    fn gpu(&self) -> i32;
     #[doc(hidden)]
     fn frame(rows: &[Self]) -> impl Serialize;
     #[doc(hidden)]
@@ -83,12 +85,16 @@ pub trait Row: Table + Serialize + DeserializeOwned + Send + sealed::Sealed + 's
 }
 
 macro_rules! rows {
-    ($($row:ident $lane:ident)*) => { $(
+    ($($row:ident $lane:ident $gpu:expr,)*) => { $(
         impl sealed::Sealed for $row {}
         impl Row for $row {
             const LANE: Lane = Lane::$lane;
             fn mono_us(&self) -> i64 {
                 self.mono_us
+            }
+            fn gpu(&self) -> i32 {
+                let gpu: fn(&Self) -> i32 = $gpu;
+                gpu(self)
             }
             fn frame(rows: &[Self]) -> impl Serialize {
                 FrameRef::$lane(rows)
@@ -103,12 +109,27 @@ macro_rules! rows {
     )* };
 }
 
-rows! { FastRow Fast RingRow Ring SlowRow Slow CounterRow Counter EventRow Events }
+rows! {
+    FastRow Fast |row| row.gpu,
+    RingRow Ring |row| row.gpu,
+    SlowRow Slow |row| row.gpu,
+    CounterRow Counter |row| row.gpu,
+    EventRow Events |_| 0,
+}
 
-/// Puts rows in time order; rows of one time keep their order.
-pub(super) fn sort<R: Row>(rows: &mut [R]) {
-    if !rows.is_sorted_by_key(R::mono_us) {
-        rows.sort_by_key(R::mono_us);
+/// Puts rows in time order; rows of one time and GPU keep their order.
+pub(super) fn sort_by_time<R: Row>(rows: &mut [R]) {
+    sort(rows, |row| (row.mono_us(), row.gpu()));
+}
+
+/// Puts rows in the order in which a row group holds them.
+fn sort_for_file<R: Row>(rows: &mut [R]) {
+    sort(rows, |row| (row.gpu(), row.mono_us()));
+}
+
+fn sort<R, K: Ord>(rows: &mut [R], key: impl Fn(&R) -> K) {
+    if !rows.is_sorted_by_key(&key) {
+        rows.sort_by_key(key);
     }
 }
 
@@ -124,7 +145,7 @@ pub(super) trait AnyBuffer {
     /// Appends the frames of the rows that are not in the journal yet.
     fn encode_pending(&self, out: &mut Vec<u8>) -> Result<(), StoreError>;
     fn mark_flushed(&mut self);
-    /// The rows in time order as a Parquet file.
+    /// The rows as a Parquet file.
     fn to_parquet(&mut self, meta: &table::Meta) -> Result<Vec<u8>, StoreError>;
     fn clear(&mut self);
 }
@@ -145,7 +166,7 @@ impl<R: Row> AnyBuffer for Buffer<R> {
     }
 
     fn to_parquet(&mut self, meta: &table::Meta) -> Result<Vec<u8>, StoreError> {
-        sort(&mut self.rows);
+        sort_for_file(&mut self.rows);
         table::encode(&self.rows, meta)
     }
 

@@ -1,6 +1,6 @@
 //! Reading a recording, whatever state it is in.
 //!
-//! Rule: rows of a lane come out in time order; rows of one time in the order in which they were
+//! Rule: rows of a lane come out in time order; rows of one time by GPU, then in the order in which they were
 //! recorded. At most one row group, and the rows that overlap with the next one, are in memory. Parts come first, then
 //! segments, then journals, under the rules in [`layout`](super::layout).
 //!
@@ -25,7 +25,7 @@ use parquet::arrow::arrow_reader::{
 use super::compact::read_header;
 use super::error::StoreError;
 use super::journal;
-use super::lane::{Row, sort};
+use super::lane::{Row, sort_by_time};
 use super::layout::Layout;
 use super::lock;
 use super::recover::scan_recording;
@@ -235,7 +235,7 @@ impl<R: Row> Iterator for Batches<R> {
             } else {
                 self.held.append(&mut rows);
             }
-            sort(&mut self.held);
+            sort_by_time(&mut self.held);
             let ready = self.release();
             if !ready.is_empty() {
                 return Some(Ok(ready));

@@ -1,7 +1,9 @@
 //! The Parquet files of a recording: how they are encoded, joined and inspected.
 //!
 //! Rule: zstd level 3; times and other 64-bit integers as DELTA_BINARY_PACKED, all else through a
-//! dictionary; Parquet 1 pages; one row group a segment, its rows in time order. A part is joined
+//! dictionary; Parquet 1 pages; one row group a segment. Its rows
+//! are ordered by GPU and then time, events by time alone: a GPU's readings repeat themselves, and next to those
+//! of other GPUs they would take twice the room. A part is joined
 //! from segments by copying their column chunks, without decoding them. The key-value metadata says `gpumon.version`,
 //! `gpumon.schema`, `gpumon.simulated`, `gpumon.table`, `gpumon.segments` (the numbers that the file
 //! covers, `first-last`) and `gpumon.recording` (`recording.json` as it was at the start).
@@ -66,20 +68,24 @@ impl Meta<'_> {
             .set_compression(Compression::ZSTD(ZstdLevel::try_new(ZSTD_LEVEL)?))
             .set_key_value_metadata(Some(self.key_values()))
             .set_max_row_group_row_count(None);
-        for (i, field) in schema.fields().iter().enumerate() {
+        for field in schema.fields() {
             if matches!(field.data_type(), DataType::Int64 | DataType::Timestamp(..)) {
                 let column = ColumnPath::from(field.name().as_str());
                 builder = builder
                     .set_column_dictionary_enabled(column.clone(), false)
                     .set_column_encoding(column, Encoding::DELTA_BINARY_PACKED);
             }
-            if let (TIME, Ok(column_idx)) = (field.name().as_str(), i32::try_from(i)) {
-                let sorting = SortingColumn { column_idx, descending: false, nulls_first: false };
-                builder = builder.set_sorting_columns(Some(vec![sorting]));
-            }
         }
-        Ok(builder.build())
+        Ok(builder.set_sorting_columns(Some(sorting(self.lane, &schema))).build())
     }
+}
+
+/// The order of the rows in a row group.
+fn sorting(lane: Lane, schema: &Schema) -> Vec<SortingColumn> {
+    let columns: &[&str] = if lane == Lane::Events { &[TIME] } else { &["gpu", TIME] };
+    let index = |name: &&str| i32::try_from(schema.index_of(name).ok()?).ok();
+    let indices = columns.iter().filter_map(index);
+    indices.map(|column_idx| SortingColumn { column_idx, descending: false, nulls_first: false }).collect()
 }
 
 fn schema(lane: Lane) -> Arc<Schema> {
@@ -122,10 +128,15 @@ pub(super) fn join(disk: &Disk, path: &Path, meta: &Meta, segments: &[PathBuf]) 
             .parse_and_finish(&file)
             .map_err(|e| StoreError::parquet(segment, "read the footer", e))?;
         for index in 0..footer.num_row_groups() {
-            append_group(&mut writer, &file, &footer, index).map_err(failed)?;
+            append_group(&mut writer, &file, &footer, index).map_err(|e| match failed(e) {
+                // Not what is written is damaged but what is read.
+                StoreError::Damaged { what, .. } => StoreError::damaged(segment, what),
+                other => other,
+            })?;
         }
     }
-    writer.into_inner().map_err(failed)?.sync()
+    writer.finish().map_err(failed)?;
+    writer.inner().sync()
 }
 
 fn append_group(

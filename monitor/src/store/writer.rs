@@ -113,8 +113,7 @@ impl Store {
         if now.has_header && !overwrite {
             return Err(StoreError::Exists { path: path.to_owned() });
         }
-        remove_recording(&place, &now)?;
-        match place.start() {
+        match remove_recording(&place, &now).and_then(|()| place.start()) {
             Ok(journal) => Ok(Self::new(place, journal, lock)),
             Err(e) => {
                 // The first failure is the one to report.
@@ -218,14 +217,14 @@ impl Store {
         if self.failure.is_some() {
             // Before the tables take what room there is.
             header.state = State::StorageFailed;
-            self.place.write_header(&header)?;
+            self.place.write_last_header(&header)?;
         }
         let finished = self.compact().and_then(|()| self.place.finish_tables());
         let whole = self.noting(finished).is_ok();
         if self.failure.is_some() {
             header.state = State::StorageFailed;
         }
-        self.place.write_header(&header)?;
+        self.place.write_last_header(&header)?;
         if whole {
             self.place.clean_up()?;
         } else {
@@ -319,6 +318,17 @@ impl Place {
         Ok(journal)
     }
 
+    /// Writes the header, with the room of the reserve if there is no other.
+    fn write_last_header(&self, header: &Header) -> Result<(), StoreError> {
+        match self.write_header(header) {
+            Err(StoreError::Full { .. }) => {
+                self.release_room()?;
+                self.write_header(header)
+            }
+            done => done,
+        }
+    }
+
     fn start_journal(&self, number: u32) -> Result<(OutFile, u64), StoreError> {
         let start = journal::file_header(&self.header)?;
         let mut file = self.disk.create(&layout::journal_path(&self.dir, number))?;
@@ -361,12 +371,13 @@ fn remove_recording(place: &Place, layout: &Layout) -> Result<(), StoreError> {
 
 /// Bytes that a file system cannot store in less room.
 fn incompressible(len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
     let mut state = 0x9E37_79B9_7F4A_7C15_u64;
-    let words = std::iter::repeat_with(|| {
+    for word in bytes.chunks_mut(size_of::<u64>()) {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
-        state.to_le_bytes()
-    });
-    words.flatten().take(len).collect()
+        word.copy_from_slice(&state.to_le_bytes()[..word.len()]);
+    }
+    bytes
 }

@@ -35,7 +35,8 @@ fn shooting(dir: &Path, into: &Path, progress: Arc<[AtomicUsize; 2]>) -> (Disk, 
 }
 
 fn check_recovered(dir: &Path, expected: &All) {
-    let first = recover(dir).unwrap();
+    let unsynced = Disk { skip_sync: true, hook: None };
+    let first = recover_on(unsynced, dir).unwrap();
     assert!(first.dropped.is_empty() && first.set_aside.is_empty(), "{first:?}");
     assert_eq!(&All::read(dir).unwrap(), expected, "{}", dir.display());
     let closed = |n: &String| n.ends_with(".parquet") || n == "recording.json";
@@ -51,7 +52,7 @@ fn a_crash_before_any_operation_loses_and_doubles_nothing() {
     let dir = temp.path().join("run");
     let progress = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
     let (disk, shots) = shooting(&dir, &temp.path().join("shots"), progress.clone());
-    let records = records(77, 100);
+    let records = records(55, 100);
     let mut store = Store::create_on(disk, &dir, header(), false).unwrap().with_limits(SMALL);
     progress[1].store(1, Ordering::SeqCst);
     for (i, record) in records.iter().cloned().enumerate() {
@@ -65,10 +66,10 @@ fn a_crash_before_any_operation_loses_and_doubles_nothing() {
     let all = All::of(&records);
     assert_eq!(All::read(&dir).unwrap(), all);
     let parts = names(&dir).iter().filter(|n| n.starts_with("fast")).count();
-    assert_eq!(parts, 3);
+    assert_eq!(parts, 2);
 
     let shots = std::mem::take(&mut *shots.lock().unwrap());
-    assert!(shots.len() > 150, "{}", shots.len());
+    assert!(shots.len() > 100, "{}", shots.len());
     for (i, shot) in shots.iter().enumerate() {
         let read = match All::read(&shot.dir) {
             Ok(read) => read,
@@ -79,7 +80,7 @@ fn a_crash_before_any_operation_loses_and_doubles_nothing() {
         assert!(all.starts_with(&read), "{}", shot.dir.display());
         assert!(read.starts_with(&All::of(&records[..shot.flushed])), "{}", shot.dir.display());
 
-        if i % 8 == 5 {
+        if i % 16 == 5 {
             crash_while_recovering(&shot.dir, &temp.path().join(format!("again{i}")), &read);
         }
         check_recovered(&shot.dir, &read);

@@ -122,10 +122,10 @@ impl All {
                 Record::Event(row) => all.events.push(*row),
             }
         }
-        all.fast.sort_by_key(|row| row.mono_us);
-        all.ring.sort_by_key(|row| row.mono_us);
-        all.slow.sort_by_key(|row| row.mono_us);
-        all.counter.sort_by_key(|row| row.mono_us);
+        all.fast.sort_by_key(|row| (row.mono_us, row.gpu));
+        all.ring.sort_by_key(|row| (row.mono_us, row.gpu));
+        all.slow.sort_by_key(|row| (row.mono_us, row.gpu));
+        all.counter.sort_by_key(|row| (row.mono_us, row.gpu));
         all.events.sort_by_key(|row| row.mono_us);
         all
     }
