@@ -9,7 +9,7 @@ use super::disk::Disk;
 use super::error::StoreError;
 use super::lane::{Lane, Lanes, PerLane};
 use super::layout::{self, HEADER, JOURNAL, LOCK, Layout, RESERVE, SEGMENTS};
-use super::table::{self, Meta};
+use super::table::{self, Footer, Meta};
 
 /// A recording's folder, and what its files say about themselves.
 pub(super) struct Place {
@@ -20,8 +20,8 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Writes the segments of one number and syncs them; lanes without rows get none. Rows of a lane
-    /// whose parts cover this number already are left out.
+    /// Writes the segments of one number and syncs them; lanes without rows get none. Rows of a
+    /// lane whose parts cover this number already are left out.
     pub(super) fn write_segments(
         &self,
         number: u32,
@@ -40,16 +40,20 @@ impl Place {
         self.disk.sync_dir(&self.dir.join(SEGMENTS))
     }
 
-    /// Joins all segments of a lane into its next part, then removes them.
+    /// Joins the segments of a lane into its next part, then removes them. Those that a part
+    /// covers, because their removal was cut off, are removed only.
     pub(super) fn roll(&self, layout: &Layout, lane: Lane) -> Result<(), StoreError> {
+        let mut covered = None;
+        for part in layout.parts[lane].values() {
+            covered = covered.max(Footer::of(part)?.covers_to());
+        }
         let segments = &layout.segments[lane];
-        let (Some((&first, _)), Some((&last, _))) = (segments.first_key_value(), segments.last_key_value())
-        else {
-            return Ok(());
-        };
-        let paths: Vec<_> = segments.values().cloned().collect();
-        self.write_part(lane, layout.next_part[lane], Some((first, last)), &paths)?;
-        paths.iter().try_for_each(|path| self.disk.remove(path))
+        let new: Vec<_> = segments.iter().filter(|(number, _)| Some(**number) > covered).collect();
+        if let (Some((first, _)), Some((last, _))) = (new.first(), new.last()) {
+            let paths: Vec<_> = new.iter().map(|(_, path)| (*path).clone()).collect();
+            self.write_part(lane, layout.next_part[lane], Some((**first, **last)), &paths)?;
+        }
+        segments.values().try_for_each(|path| self.disk.remove(path))
     }
 
     /// Rolls every lane, and gives an empty table to those that have none.

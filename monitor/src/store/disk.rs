@@ -3,8 +3,8 @@
 //! Rule: no other module of the store writes, syncs, renames or removes. So a test can stop the
 //! store before any single operation, as a crash does, or refuse it, as a full disk does.
 //!
-//! Cases: with `skip_sync` nothing is synced; the recording then survives the end of its process but
-//! not a power cut.
+//! Cases: with `skip_sync` nothing is synced; the recording then survives the end of its process
+//! but not a power cut.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -152,7 +152,8 @@ impl OutFile {
         self.write_all(bytes).map_err(|e| StoreError::io(&self.path, "write", e))
     }
 
-    /// Syncs the content; a failure means that nothing written since the last sync can be relied on.
+    /// Syncs the content; a failure means that nothing written since the last sync can be relied
+    /// on.
     pub(super) fn sync(&self) -> Done {
         self.disk.act(Op::Sync, &self.path, "sync", || {
             if self.disk.skip_sync { Ok(()) } else { self.file.sync_data() }

@@ -1,14 +1,14 @@
 //! The journal: rows since the last segment, as they arrived.
 //!
-//! Rule: a file is a row of frames `magic, length (u32), CRC-32 of the payload (u32), payload`, numbers
-//! little-endian, payload one [`Frame`] in postcard's form. The first frame is the header. A frame counts
-//! if its checksum fits and it decodes.
+//! Rule: a file is a row of frames `magic, length (u32), CRC-32 of the payload (u32), payload`,
+//! numbers little-endian, payload one [`Frame`] in postcard's form. The first frame is the header.
+//! A frame counts if its checksum fits and it decodes.
 //!
-//! Cases: bytes that are no frame are skipped up to the next frame that counts. Bytes after the last
-//! one are a torn tail, which every kill may leave; bytes before it are damage.
+//! Cases: bytes that are no frame are skipped up to the next frame that counts. Bytes after the
+//! last one are a torn tail, which every kill may leave; bytes before it are damage.
 //!
-//! Not done here: keeping the order of what damage took. postcard names no fields, so any change to a
-//! row type needs a new schema version.
+//! Not done here: keeping the order of what damage took. postcard names no fields, so any change to
+//! a row type needs a new schema version.
 
 use gpumon_core::header::{Header, SCHEMA_VERSION};
 use gpumon_core::rows::{CounterRow, EventRow, FastRow, RingRow, SlowRow};

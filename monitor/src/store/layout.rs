@@ -1,11 +1,12 @@
 //! Names of a recording's files, and which of them count.
 //!
-//! Rule: rows move from `journal/N` to `segments/N` to a part, and each step removes its source only
-//! after its result is safe. So of two places that hold the same rows the earlier one counts between
-//! journal and segment (the segment may be half written), and the later one between segment and part
-//! (a part gets its name only when it is whole, and says which numbers it covers).
+//! Rule: rows move from `journal/N` to `segments/N` to a part, and each step removes its source
+//! only after its result is safe. So of two places that hold the same rows the earlier one counts
+//! between journal and segment (the segment may be half written), and the later one between segment
+//! and part (a part gets its name only when it is whole, and says which numbers it covers).
 //!
-//! Not done here: looking into files. What a part covers is asked of its footer, in [`table`](super::table).
+//! Not done here: looking into files. What a part covers is asked of its footer, in
+//! [`table`](super::table).
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -73,7 +74,8 @@ pub(super) struct Layout {
 
 impl Layout {
     /// Lists a recording. Journals come first and parts last, the way rows move: what moves on
-    /// meanwhile is listed twice, and the rule above counts it once, or vanishes before it is opened.
+    /// meanwhile is listed twice, and the rule above counts it once, or vanishes before it is
+    /// opened.
     pub(super) fn scan(dir: &Path) -> Result<Self, StoreError> {
         let mut layout = Self::default();
         for path in list(&dir.join(JOURNAL))?.into_iter().flatten() {

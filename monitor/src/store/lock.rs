@@ -1,8 +1,8 @@
 //! Who may change a recording: the holder of an advisory lock on `recording.lock`.
 //!
-//! Rule: whoever writes or recovers a recording holds the lock exclusively for as long; the file holds
-//! the process id for messages. Readers take it for a moment, shared, to learn whether anybody writes.
-//! The lock goes with its process, so a file that is left over means nothing.
+//! Rule: whoever writes or recovers a recording holds the lock exclusively for as long; the file
+//! holds the process id for messages. Readers take it for a moment, shared, to learn whether
+//! anybody writes. The lock goes with its process, so a file that is left over means nothing.
 //!
 //! Not done here: locking on file systems without `flock`; there the recording is taken to be free.
 

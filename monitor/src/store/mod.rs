@@ -1,9 +1,9 @@
 //! The recording on disk: written so that it survives its writer, read in whatever state it is.
 //!
 //! ```text
-//! Record → Store ─ flush ─▸ journal/N ─ minute ─▸ segments/N.lane ─ hour, close ─▸ lane.parquet, lane.0001.parquet …
-//!                                │                      │                               │
-//!                                └──────────────────────┴────── recover, Reader ────────┘
+//! Record ─▸ Store ─flush─▸ journal/N ─minute─▸ segments/N.lane ─hour, close─▸ lane.parquet …
+//!                              │                    │                            │
+//!                              └────────────────────┴─────── recover, Reader ────┘
 //! ```
 //!
 //! A recording is a folder. While it is written it holds
@@ -16,8 +16,8 @@
 //! reserve                            1 MiB to give up when the disk is full
 //! ```
 //!
-//! and afterwards `recording.json`, `fast.parquet`, `ring.parquet`, `slow.parquet`, `counter.parquet`,
-//! `events.parquet`, and further parts for every further hour.
+//! and afterwards `recording.json`, `fast.parquet`, `ring.parquet`, `slow.parquet`,
+//! `counter.parquet`, `events.parquet`, and further parts for every further hour.
 //!
 //! Rules: what [`Store::flush`] returned `Ok` for is never lost, neither to a kill nor to a power
 //! cut nor to a full disk; no row is ever read twice; time is the rows' own. `layout` says which of

@@ -1,11 +1,13 @@
 //! Reading a recording, whatever state it is in.
 //!
-//! Rule: rows of a lane come out in time order; rows of one time by GPU, then in the order in which they were
-//! recorded. At most one row group, and the rows that overlap with the next one, are in memory. Parts come first, then
-//! segments, then journals, under the rules in [`layout`](super::layout).
+//! Rule: rows of a lane come out in time order; rows of one time by GPU, then in the order in which
+//! they were recorded. At most one row group, and the rows that overlap with the next one, are in
+//! memory. Parts come first, then segments, then journals, under the rules in
+//! [`layout`](super::layout).
 //!
-//! Cases: a recording that is being written is read as it was at one moment, up to its last flush. What
-//! cannot be read is an `Err` between the rows, which go on after it; a torn journal tail is not damage.
+//! Cases: a recording that is being written is read as it was at one moment, up to its last flush.
+//! What cannot be read is an `Err` between the rows, which go on after it; a torn journal tail is
+//! not damage.
 //!
 //! Not done here: following a recording as it grows; each call of [`Reader::batches`] looks anew.
 
@@ -48,8 +50,8 @@ impl Reader {
     ///
     /// # Errors
     ///
-    /// [`StoreError::NotARecording`], [`StoreError::NewerSchema`], [`StoreError::Damaged`] (`recording.json` is
-    /// lost or broken: `gpumon recover` restores it), [`StoreError::Io`].
+    /// [`StoreError::NotARecording`], [`StoreError::NewerSchema`], [`StoreError::Damaged`]
+    /// (`recording.json` is lost or broken: `gpumon recover` restores it), [`StoreError::Io`].
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
         let layout = scan_recording(dir)?;
         if !layout.has_header {
@@ -141,8 +143,8 @@ struct Source<R> {
 
 #[derive(Debug)]
 enum Kind<R> {
-    /// One row group. Parts stay where they are, so they are opened when it is their turn, and a long recording does not
-    /// need as many descriptors as it has hours.
+    /// One row group. Parts stay where they are, so they are opened when it is their turn, and a
+    /// long recording does not need as many descriptors as it has hours.
     Group {
         path: PathBuf,
         file: Option<Arc<File>>,
@@ -187,8 +189,8 @@ fn push_journal<R: Row>(
     Ok(())
 }
 
-/// The rows of one table in time order, a batch at a time. An `Err` stands for what cannot be read; the
-/// rest follows.
+/// The rows of one table in time order, a batch at a time. An `Err` stands for what cannot be read;
+/// the rest follows.
 #[derive(Debug)]
 pub struct Batches<R> {
     sources: VecDeque<Source<R>>,

@@ -1,13 +1,13 @@
 //! Makes whole what a killed recorder, a power cut or a full disk left.
 //!
-//! Rule: journals become segments, segments become parts, `recording.json` says `recovered`; each step
-//! removes its source only after its result is safe, so that recovery may itself be killed and run
-//! again. A recording that is whole is left untouched.
+//! Rule: journals become segments, segments become parts, `recording.json` says `recovered`; each
+//! step removes its source only after its result is safe, so that recovery may itself be killed and
+//! run again. A recording that is whole is left untouched.
 //!
-//! Cases: a torn journal tail is what a kill leaves, and is dropped; damage inside a journal costs the
-//! frames it touches; a Parquet file without a readable footer is renamed to `*.damaged`. A lost
-//! `recording.json` is restored from the copy that journals and tables carry. A recording that was complete
-//! but for the removal of work files stays `complete`.
+//! Cases: a torn journal tail is what a kill leaves, and is dropped; damage inside a journal costs
+//! the frames it touches; a Parquet file without a readable footer is renamed to `*.damaged`. A
+//! lost `recording.json` is restored from the copy that journals and tables carry. A recording that
+//! was complete but for the removal of work files stays `complete`.
 //!
 //! Not done here: looking for damage inside the pages of a Parquet file; reading them tells.
 
@@ -52,8 +52,8 @@ pub struct Dropped {
     pub offset: u64,
     /// Its length, bytes.
     pub bytes: u64,
-    /// True at the end of the journal, where every kill may leave half a frame; false before frames that are
-    /// whole, where only damage does.
+    /// True at the end of the journal, where every kill may leave half a frame; false before frames
+    /// that are whole, where only damage does.
     pub torn_tail: bool,
 }
 
@@ -61,9 +61,9 @@ pub struct Dropped {
 ///
 /// # Errors
 ///
-/// [`StoreError::Busy`] while it is being written. [`StoreError::Full`]: free some space and run it again. [`StoreError::Damaged`]:
-/// `recording.json` is lost and no copy of it is left. Others as their texts say. What could be read before can
-/// be read after any of them.
+/// [`StoreError::Busy`] while it is being written. [`StoreError::Full`]: free some space and run it
+/// again. [`StoreError::Damaged`]: `recording.json` is lost and no copy of it is left. Others as
+/// their texts say. What could be read before can be read after any of them.
 pub fn recover(dir: &Path) -> Result<RecoverReport, StoreError> {
     recover_on(Disk::default(), dir)
 }

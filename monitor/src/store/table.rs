@@ -1,12 +1,12 @@
 //! The Parquet files of a recording: how they are encoded, joined and inspected.
 //!
 //! Rule: zstd level 3; times and other 64-bit integers as DELTA_BINARY_PACKED, all else through a
-//! dictionary; Parquet 1 pages; one row group a segment. Its rows
-//! are ordered by GPU and then time, events by time alone: a GPU's readings repeat themselves, and next to those
-//! of other GPUs they would take twice the room. A part is joined
-//! from segments by copying their column chunks, without decoding them. The key-value metadata says `gpumon.version`,
-//! `gpumon.schema`, `gpumon.simulated`, `gpumon.table`, `gpumon.segments` (the numbers that the file
-//! covers, `first-last`) and `gpumon.recording` (`recording.json` as it was at the start).
+//! dictionary; Parquet 1 pages; one row group a segment. Its rows are ordered by GPU and then time,
+//! events by time alone: a GPU's readings repeat themselves, and next to those of other GPUs they
+//! would take twice the room. A part is joined from segments by copying their column chunks,
+//! without decoding them. The key-value metadata says `gpumon.version`, `gpumon.schema`,
+//! `gpumon.simulated`, `gpumon.table`, `gpumon.segments` (the numbers that the file covers,
+//! `first-last`) and `gpumon.recording` (`recording.json` as it was at the start).
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -113,8 +113,8 @@ pub(super) fn encode<R: Row>(rows: &[R], meta: &Meta) -> Result<Vec<u8>, StoreEr
     encode().map_err(|e| StoreError::parquet(Path::new(meta.lane.name()), "encode", e))
 }
 
-/// Joins segments into one file at `path`, one row group each, and syncs it. Holds one page
-/// of data and all footers in memory.
+/// Joins segments into one file at `path`, one row group each, and syncs it. Holds one page of data
+/// and all footers in memory.
 pub(super) fn join(disk: &Disk, path: &Path, meta: &Meta, segments: &[PathBuf]) -> Result<(), StoreError> {
     let failed = |e| StoreError::parquet(path, "write", e);
     let schema = ArrowSchemaConverter::new().convert(&schema(meta.lane)).map_err(failed)?;

@@ -1,16 +1,17 @@
 //! The recorder's side: rows in, journal and segments out, tables at the end.
 //!
-//! Rule: a row is in memory until [`Store::flush`], then in the journal; at each new minute of the rows'
-//! own time the journal becomes segments, at each new hour the segments become parts. No clock is asked, so
-//! a simulated day is stored like a real one.
+//! Rule: a row is in memory until [`Store::flush`], then in the journal; at each new minute of the
+//! rows' own time the journal becomes segments, at each new hour the segments become parts. No
+//! clock is asked, so a simulated day is stored like a real one.
 //!
-//! Cases: a lane with more rows than [`Limits::rows`] is compacted early. The first failed write ends the
-//! recording: later rows are refused, and [`Store::close`] makes what is there whole, or leaves it
-//! as a killed recorder would. When the disk is full, the `reserve` is given up first, which leaves room for the
-//! rows in memory and `recording.json`.
+//! Cases: a lane with more rows than [`Limits::rows`] is compacted early. The first failed write
+//! ends the recording: later rows are refused, and [`Store::close`] makes what is there whole, or
+//! leaves it as a killed recorder would. When the disk is full, the `reserve` is given up first,
+//! which leaves room for the rows in memory and `recording.json`.
 //!
-//! Not done here: deciding when to flush; holding rows back while the hour's part is written (about
-//! a second for eight GPUs at 1 kHz: the channel before the store must hold that much).
+//! Not done here: deciding when to flush; holding rows back while a segment or a part is written.
+//! The part of an hour of eight GPUs at 1 kHz is some 56 MB to copy and sync, in one call of
+//! [`Store::append`]: the channel before the store must hold the rows that come meanwhile.
 
 use std::path::{Path, PathBuf};
 
@@ -44,8 +45,8 @@ impl Default for Limits {
     }
 }
 
-/// A recording that is being written. Dropped without [`Store::close`] it stays as a killed recorder
-/// leaves it.
+/// A recording that is being written. Dropped without [`Store::close`] it stays as a killed
+/// recorder leaves it.
 pub struct Store {
     place: Place,
     limits: Limits,
@@ -70,8 +71,9 @@ pub struct Store {
 pub struct Closed {
     /// What `recording.json` says: complete, or that storage failed.
     pub state: State,
-    /// True if all tables are in their final files; false if rows stay in `journal/` and `segments/`, which
-    /// [`Reader`](super::Reader) reads as well and [`recover`](super::recover) finishes.
+    /// True if all tables are in their final files; false if rows stay in `journal/` and
+    /// `segments/`, which [`Reader`](super::Reader) reads as well and [`recover`](super::recover)
+    /// finishes.
     pub whole: bool,
     /// Rows that were appended.
     pub rows: PerLane<u64>,
@@ -80,15 +82,16 @@ pub struct Closed {
 }
 
 impl Store {
-    /// Starts a recording in the folder `path`, which is made, with its parents, if it is not there. The
-    /// header's schema and state are set here.
+    /// Starts a recording in the folder `path`, which is made, with its parents, if it is not
+    /// there. The header's schema and state are set here.
     ///
     /// With `overwrite` a recording that is there is removed first: its own files, nothing else.
     ///
     /// # Errors
     ///
-    /// [`StoreError::Exists`] and [`StoreError::NotARecording`]: nothing was touched. [`StoreError::Busy`]:
-    /// somebody writes there. [`StoreError::Full`], [`StoreError::Io`]: the folder cannot be written.
+    /// [`StoreError::Exists`] and [`StoreError::NotARecording`]: nothing was touched.
+    /// [`StoreError::Busy`]: somebody writes there. [`StoreError::Full`], [`StoreError::Io`]: the
+    /// folder cannot be written.
     pub fn create(path: &Path, header: Header, overwrite: bool) -> Result<Self, StoreError> {
         Self::create_on(Disk::default(), path, header, overwrite)
     }
@@ -160,8 +163,8 @@ impl Store {
         &self.place.dir
     }
 
-    /// Takes one row. Cheap, except once a minute of the rows' time, when a segment is written, and once an
-    /// hour, when a part is.
+    /// Takes one row. Cheap, except once a minute of the rows' time, when a segment is written, and
+    /// once an hour, when a part is.
     ///
     /// # Errors
     ///
@@ -200,15 +203,15 @@ impl Store {
         self.noting(written)
     }
 
-    /// Ends the recording: every table in its final file, then `recording.json`, which `update` may complete
-    /// (duration, own cost, another state than complete).
+    /// Ends the recording: every table in its final file, then `recording.json`, which `update` may
+    /// complete (duration, own cost, another state than complete).
     ///
     /// A failure, now or before, is in [`Closed::failure`], and the state is then `storage_failed`.
     ///
     /// # Errors
     ///
-    /// `recording.json` could not be written, or what the closed recording has no use for could not be
-    /// removed. The recording is then as a killed recorder leaves it.
+    /// `recording.json` could not be written, or what the closed recording has no use for could not
+    /// be removed. The recording is then as a killed recorder leaves it.
     pub fn close(mut self, update: impl FnOnce(&mut Header)) -> Result<Closed, StoreError> {
         let mut header = Header { state: State::Complete, ..self.place.header.clone() };
         update(&mut header);
@@ -219,7 +222,12 @@ impl Store {
             header.state = State::StorageFailed;
             self.place.write_last_header(&header)?;
         }
-        let finished = self.compact().and_then(|()| self.place.finish_tables());
+        let mut finished = self.finish();
+        if self.failure.is_none() && matches!(finished, Err(StoreError::Full { .. })) {
+            // The reserve may do: then nothing has failed.
+            self.place.release_room()?;
+            finished = self.finish();
+        }
         let whole = self.noting(finished).is_ok();
         if self.failure.is_some() {
             header.state = State::StorageFailed;
@@ -232,6 +240,12 @@ impl Store {
             self.place.disk.remove(&self.place.dir.join(LOCK))?;
         }
         Ok(Closed { state: header.state, whole, rows: self.rows, failure: self.failure })
+    }
+
+    /// Brings all rows into their final files.
+    fn finish(&mut self) -> Result<(), StoreError> {
+        self.compact()?;
+        self.place.finish_tables()
     }
 
     /// Remembers the first failure, and makes room for the rows in memory when there is none.

@@ -80,7 +80,7 @@ fn a_crash_before_any_operation_loses_and_doubles_nothing() {
         assert!(all.starts_with(&read), "{}", shot.dir.display());
         assert!(read.starts_with(&All::of(&records[..shot.flushed])), "{}", shot.dir.display());
 
-        if i % 16 == 5 {
+        if i % 24 == 5 {
             crash_while_recovering(&shot.dir, &temp.path().join(format!("again{i}")), &read);
         }
         check_recovered(&shot.dir, &read);
