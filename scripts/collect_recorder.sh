@@ -25,19 +25,32 @@ seconds=${SECONDS_EACH:-60}
 measure() {
   local name=$1 rate=$2
   shift 2
-  echo "== $name"
   local load=
   if [ "$1" != idle ]; then
     python3 "$here/square_load.py" "$@" --duration $((seconds + 20)) >"$work/load.json" &
     load=$!
     sleep 15
   fi
-  "$gpumon" record -o "$work/$name" --rate "$rate" --duration "$seconds" --json >"$out/$name.json"
+  "$gpumon" record -o "$work/$name" --rate "$rate" --duration "$seconds" --json >"$work/$name.json"
   if [ -n "$load" ]; then
     wait "$load"
-    cat "$work/load.json"
+  else
+    echo '"idle"' >"$work/load.json"
   fi
-  python3 "$here/ring_check.py" "$work/$name" | tee "$out/$name.ring.json"
+  result "$name"
+}
+
+# One line in results.jsonl: the summary, the load, and what ring_check.py finds.
+result() {
+  python3 "$here/ring_check.py" "$work/$1" >"$work/check.json"
+  python3 - "$1" "$work/$1.json" "$work/load.json" "$work/check.json" <<'PY' | tee -a "$out/results.jsonl"
+import json, sys
+name, *files = sys.argv[1:]
+summary, load, check = (json.load(open(f)) for f in files)
+cost = summary["own_cost"]
+cpu = 100 * (cost["cpu_user_s"] + cost["cpu_system_s"]) / summary["duration_s"]
+print(json.dumps({"name": name, "cpu_percent_of_a_core": round(cpu, 3), "load": load, "check": check, "summary": summary}))
+PY
 }
 
 measure idle-default 10 idle
@@ -45,12 +58,12 @@ measure square-default 10 --on-ms 37 --off-ms 61
 measure square-1000hz 1000 --on-ms 37 --off-ms 61
 measure idle-1000hz 1000 idle
 
-echo "== plain loop beside gpumon at its default rate"
-python3 "$here/square_load.py" --duration $((seconds + 20)) >/dev/null &
+# A plain loop beside gpumon at its default rate.
+python3 "$here/square_load.py" --duration $((seconds + 20)) >"$work/load.json" &
 load=$!
 sleep 15
-"$gpumon" record -o "$work/beside" --duration "$seconds" --json >"$out/beside.json" &
+"$gpumon" record -o "$work/beside" --duration "$seconds" --json >"$work/beside.json" &
 python3 "$here/naive_loop.py" --duration "$seconds" --output "$work/naive.csv" | tee "$out/naive.json"
 wait
-python3 "$here/ring_check.py" "$work/beside" | tee "$out/beside.ring.json"
-tar -C "$work" -czf "$out/recordings.tar.gz" square-default square-1000hz
+result beside
+tar -C "$work" -czf "$out/recordings.tar.gz" idle-default square-default square-1000hz idle-1000hz

@@ -83,7 +83,14 @@ fn five_tables_and_a_header_are_all_there_is() {
     files.sort();
     assert_eq!(
         files,
-        ["counter.parquet", "events.parquet", "fast.parquet", "recording.json", "ring.parquet", "slow.parquet"]
+        [
+            "counter.parquet",
+            "events.parquet",
+            "fast.parquet",
+            "recording.json",
+            "ring.parquet",
+            "slow.parquet"
+        ]
     );
 }
 
@@ -107,10 +114,22 @@ fn bad_arguments_name_what_was_expected() {
     fails(&record(&name, &["--rate", "0"]), 2, &["0.1 to 1000"]);
     fails(&record(&name, &["--rate", "5000"]), 2, &["0.1 to 1000"]);
     fails(&record(&name, &["--gpu", "7"]), 1, &["`7`", "GPU-"]);
-    fails(&gpumon(&["record", "--device", "sim:h200", "-o", &name, "--duration", "soon"]), 2, &["such as 30"]);
+    fails(
+        &gpumon(&["record", "--device", "sim:h200", "-o", &name, "--duration", "soon"]),
+        2,
+        &["such as 30"],
+    );
     fails(&gpumon(&["record", "--device", "sim:b7", "-o", &name]), 1, &["sim:b7", "sim:h200"]);
-    fails(&gpumon(&["record", "--device", "sim:h200", "-o", &name, "--pid", "2147483647"]), 1, &["no process"]);
-    fails(&gpumon(&["record", "--device", "sim:h200", "-o", "/proc/no/such", "--duration", "1"]), 1, &["/proc"]);
+    fails(
+        &gpumon(&["record", "--device", "sim:h200", "-o", &name, "--pid", "2147483647"]),
+        1,
+        &["no process"],
+    );
+    fails(
+        &gpumon(&["record", "--device", "sim:h200", "-o", "/proc/no/such", "--duration", "1"]),
+        1,
+        &["/proc"],
+    );
     fails(&gpumon(&["summary", &name]), 1, &[&name]);
     fails(&gpumon(&["recover", &name]), 1, &[&name]);
     fails(&gpumon(&["frobnicate"]), 2, &["frobnicate"]);
@@ -171,8 +190,23 @@ fn run_passes_the_exit_code_and_standard_output_through() {
     let scratch = Scratch::new();
     let (name, summary) = (scratch.name("a"), scratch.name("summary.json"));
     let output = gpumon(&[
-        "run", "--device", "sim:h200", "-o", &name, "--tail", "100ms", "--summary", &summary, "--price-per-kwh",
-        "0.3", "--carbon-g-per-kwh", "490", "--", "sh", "-c", "echo from the command; sleep 0.5; exit 7",
+        "run",
+        "--device",
+        "sim:h200",
+        "-o",
+        &name,
+        "--tail",
+        "100ms",
+        "--summary",
+        &summary,
+        "--price-per-kwh",
+        "0.3",
+        "--carbon-g-per-kwh",
+        "490",
+        "--",
+        "sh",
+        "-c",
+        "echo from the command; sleep 0.5; exit 7",
     ]);
     assert_eq!(output.status.code(), Some(7));
     assert_eq!(text(&output.stdout), "from the command\n", "the command owns standard output");
@@ -237,7 +271,8 @@ fn signals_end_a_recording_cleanly() {
         let output = child.wait_with_output().unwrap();
         assert_eq!(output.status.code(), Some(code), "{signal}: {}", text(&output.stderr));
         let header: Value =
-            serde_json::from_str(&std::fs::read_to_string(format!("{name}/recording.json")).unwrap()).unwrap();
+            serde_json::from_str(&std::fs::read_to_string(format!("{name}/recording.json")).unwrap())
+                .unwrap();
         assert_eq!(header["state"], "complete", "{signal}");
     }
 }
@@ -248,7 +283,8 @@ fn run_passes_signals_on() {
     let name = scratch.name("a");
     let ready = scratch.path("ready");
     let script = format!("trap 'exit 42' TERM; touch {}; while :; do sleep 0.05; done", ready.display());
-    let child = spawn(&["run", "--device", "sim:h200", "-o", &name, "--tail", "0", "--", "sh", "-c", &script]);
+    let child =
+        spawn(&["run", "--device", "sim:h200", "-o", &name, "--tail", "0", "--", "sh", "-c", &script]);
     wait_for(&ready);
     kill(&child, "-TERM");
     let output = child.wait_with_output().unwrap();
@@ -258,8 +294,19 @@ fn run_passes_signals_on() {
 #[test]
 fn a_command_that_a_signal_ends_gives_128_and_the_signal() {
     let scratch = Scratch::new();
-    let output =
-        gpumon(&["run", "--device", "sim:h200", "-o", &scratch.name("a"), "--tail", "0", "--", "sh", "-c", "kill -9 $$"]);
+    let output = gpumon(&[
+        "run",
+        "--device",
+        "sim:h200",
+        "-o",
+        &scratch.name("a"),
+        "--tail",
+        "0",
+        "--",
+        "sh",
+        "-c",
+        "kill -9 $$",
+    ]);
     assert_eq!(output.status.code(), Some(137));
 }
 
@@ -333,7 +380,8 @@ fn a_full_disk_ends_the_recording_with_what_is_there() {
     let spec = scratch.path("sixteen.toml");
     std::fs::write(&spec, "base = \"h200\"\ncount = 16\n").unwrap();
     let device = format!("sim:{}", spec.display());
-    let script = format!("ulimit -f 1100; exec {GPUMON} record --device {device} --rate 1000 -o {name} --duration 60");
+    let script =
+        format!("ulimit -f 1100; exec {GPUMON} record --device {device} --rate 1000 -o {name} --duration 60");
     let output = Command::new("bash").args(["-c", &script]).output().unwrap();
     fails(&output, 1, &["no room"]);
     let summary = gpumon(&["summary", &name, "--json"]);

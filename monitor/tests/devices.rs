@@ -95,7 +95,8 @@ fn ring_gives_each_reading_once_in_order(spec: &str, device: &dyn Device, clock:
         let mut new = Vec::new();
         device.power_samples(known, &mut new).unwrap();
         assert!(new.iter().all(|s| s.time > known), "{spec}: only what is newer");
-        assert!(new.iter().all(|s| s.time <= clock.wall()), "{spec}: nothing from the future");
+        let soon = clock.wall().plus_us(1_000);
+        assert!(new.iter().all(|s| s.time <= soon), "{spec}: nothing from the future, a stamp's error apart");
         known = new.last().map_or(known, |s| s.time);
         all.extend(new);
     }

@@ -79,8 +79,11 @@ fn every_ring_reading_of_the_truth_is_there_once() {
     let all = record(SQUARE, 10.0, 60 * SECOND);
     let gpu = all.devices[0].gpu();
     let truth = gpu.true_ring(all.origin.plus_us(-1), all.origin.plus_us(60 * SECOND - 1));
-    let times: Vec<i64> = all.ring.iter().map(|r| r.mono_us + all.origin.0).collect();
-    assert_eq!(times, truth.iter().map(|r| r.at.0).collect::<Vec<_>>());
+    assert_eq!(all.ring.len(), truth.len());
+    for (kept, taken) in all.ring.iter().zip(&truth) {
+        let stamp_error_us = kept.mono_us + all.origin.0 - taken.at.0;
+        assert!(stamp_error_us.abs() <= 400, "{kept:?} for {taken:?}");
+    }
     assert!(!all.events.iter().any(|e| e.kind == EventKind::RingLost));
 }
 
@@ -91,7 +94,7 @@ fn the_ring_integrates_to_the_truth_and_the_average_does_not() {
     let integral: f64 = ring_all
         .ring
         .windows(2)
-        .map(|w| f64::from(w[1].power_mw) * (w[1].mono_us - w[0].mono_us) as f64 / 1e6)
+        .map(|w| f64::from(w[0].power_mw + w[1].power_mw) / 2.0 * (w[1].mono_us - w[0].mono_us) as f64 / 1e6)
         .sum();
     let truth = ring_all.devices[0]
         .gpu()

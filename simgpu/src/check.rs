@@ -176,6 +176,15 @@ fn sensors(spec: &Spec) -> Result<(), SpecError> {
         s.ring.spacing_ms * 0.49,
         " ms (less than half of `sensors.ring.spacing_ms`, or readings would change places)",
     )?;
+    within("sensors.ring.smoothing_ms", s.ring.smoothing_ms, 0.0, MOST_MS, " ms")?;
+    within("sensors.ring.restamp_every_ms", s.ring.restamp_every_ms, 1.0, MOST_MS, " ms")?;
+    within(
+        "sensors.ring.restamp_ms",
+        s.ring.restamp_ms,
+        0.0,
+        s.ring.spacing_ms * 0.1,
+        " ms (at most a tenth of `sensors.ring.spacing_ms`)",
+    )?;
     within("sensors.ring.capacity", f64::from(s.ring.capacity), 1.0, 1e6, " readings")?;
     for sensor in Sensor::ALL {
         let key = format!("sensors.cost_us.{sensor}");

@@ -281,9 +281,10 @@ impl SimGpu {
 
     /// Readings in the ring that are newer than `since`, oldest first.
     pub fn ring(&self, now: MonoUs, since: Option<MonoUs>) -> Reading<Vec<RingReading>> {
-        let reading = |(k, at, span_us): (i64, MonoUs, i64)| {
+        let reading = |(k, stamp): (i64, MonoUs)| {
+            let span_us = self.ring.spacing_us();
             let noise_mw = self.noise_mw(STREAM_RING_NOISE, k, span_us);
-            RingReading { at, power: milliwatts(self.timeline.mean_mw(at, span_us) + noise_mw) }
+            RingReading { at: stamp, power: milliwatts(self.ring.smoothed_mw(&self.timeline, k) + noise_mw) }
         };
         self.calls.call(Sensor::Ring, now, || self.ring.drain(now, since).map(reading).collect())
     }

@@ -248,6 +248,12 @@ pub struct RingSpec {
     pub jitter_ms: f64,
     /// Readings that the ring holds.
     pub capacity: u32,
+    /// Time constant over which power is smoothed before it is read, ms; 0 reads the instant.
+    pub smoothing_ms: f64,
+    /// How often the driver stamps the whole ring anew, ms.
+    pub restamp_every_ms: f64,
+    /// By how much a stamp may then be off, ms.
+    pub restamp_ms: f64,
 }
 
 impl Spec {

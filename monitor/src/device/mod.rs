@@ -36,6 +36,10 @@ pub trait Device: Send + Sync {
     fn energy_counter(&self) -> Result<Millijoules, ReadError>;
     /// One of the sensors that change slowly, in the unit that [`SlowSensor`] states.
     fn slow(&self, sensor: SlowSensor) -> Result<i64, ReadError>;
+    /// Several of them, in order. A backend that can fetch some of them together overrides this.
+    fn slow_set(&self, sensors: &[SlowSensor]) -> Vec<Result<i64, ReadError>> {
+        sensors.iter().map(|&sensor| self.slow(sensor)).collect()
+    }
     /// What the GPU's units did since the call before; the first call gives [`ReadError::Transient`].
     fn activity(&self) -> Result<Activity, ReadError>;
 }

@@ -152,6 +152,18 @@ fn identify(device: &nvml_wrapper::Device<'static>, index: u32, driver: &str) ->
     })
 }
 
+/// One field of a call for two.
+fn field_of(fields: &Result<[Result<i64, NvmlError>; 2], ReadError>, index: usize) -> Result<i64, ReadError> {
+    match fields {
+        Ok(values) => match &values[index] {
+            Ok(value) => Ok(*value),
+            Err(NvmlError::NotSupported) => Err(ReadError::Unsupported),
+            Err(e) => Err(ReadError::Transient(e.to_string())),
+        },
+        Err(e) => Err(e.clone()),
+    }
+}
+
 fn milliwatts(value: Result<i64, NvmlError>) -> Result<Milliwatts, ReadError> {
     let mw = value.map_err(read_error)?;
     u32::try_from(mw).map(Milliwatts).map_err(|_| ReadError::Transient(format!("power of {mw} mW")))
@@ -212,6 +224,30 @@ impl Device for NvmlDevice {
             SlowSensor::MemPower => return self.one_field(Field::memory(nvml_ext::POWER_AVERAGE)),
         }
         .map_err(read_error)
+    }
+
+    /// Both utilisations come from one call, and so do the two that are fields.
+    fn slow_set(&self, sensors: &[SlowSensor]) -> Vec<Result<i64, ReadError>> {
+        let wants = |sensor| sensors.contains(&sensor);
+        let both_utils = wants(SlowSensor::UtilGpu) && wants(SlowSensor::UtilMem);
+        let both_fields = wants(SlowSensor::MemTemperature) && wants(SlowSensor::MemPower);
+        let utils = both_utils.then(|| self.device.utilization_rates().map_err(read_error));
+        let fields = both_fields.then(|| {
+            let wanted = [Field::gpu(nvml_ext::MEMORY_TEMP), Field::memory(nvml_ext::POWER_AVERAGE)];
+            nvml_ext::fields(&self.device, wanted).map_err(read_error)
+        });
+        let value = |&sensor: &SlowSensor| match (sensor, &utils, &fields) {
+            (SlowSensor::UtilGpu, Some(utils), _) => {
+                utils.as_ref().map(|u| i64::from(u.gpu)).map_err(Clone::clone)
+            }
+            (SlowSensor::UtilMem, Some(utils), _) => {
+                utils.as_ref().map(|u| i64::from(u.memory)).map_err(Clone::clone)
+            }
+            (SlowSensor::MemTemperature, _, Some(fields)) => field_of(fields, 0),
+            (SlowSensor::MemPower, _, Some(fields)) => field_of(fields, 1),
+            _ => self.slow(sensor),
+        };
+        sensors.iter().map(value).collect()
     }
 
     fn activity(&self) -> Result<Activity, ReadError> {

@@ -85,7 +85,7 @@ fn to_i64(value: u64) -> Result<i64, NvmlError> {
     i64::try_from(value).map_err(|_| NvmlError::Unknown)
 }
 
-/// Appends the power samples later than `newer_than`, oldest first. `buffer` is kept between calls.
+/// Appends the power samples later than `newer_than`, in the driver's order, which is oldest first. `buffer` is kept between calls.
 pub(super) fn power_samples(
     device: &Device<'_>,
     newer_than: WallUs,
@@ -112,12 +112,10 @@ pub(super) fn power_samples(
         Err(NvmlError::NotFound) => return Ok(()),
         other => other?,
     }
-    let first_new = into.len();
     for sample in buffer.iter().take(count as usize) {
         let power = u32::try_from(number(value_type, sample.sampleValue)?).map_err(|_| NvmlError::Unknown)?;
         into.push(PowerSample { time: WallUs(to_i64(sample.timeStamp)?), power: Milliwatts(power) });
     }
-    into[first_new..].sort_by_key(|s| s.time);
     Ok(())
 }
 

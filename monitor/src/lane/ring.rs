@@ -1,15 +1,18 @@
 //! The ring lane: the driver's own power readings, 50 a second on Hopper, each once.
 //!
-//! Rule: every half second ask for what is newer than the reading *before* the last one known. The last
-//! one must come back; if it does not, the ring has overwritten readings and the loss is an event. What
-//! comes back is told apart by the driver's time stamp alone.
+//! Rule: every half second ask for what is newer than a few readings before the last one known. Those
+//! few must come back, and what follows them is new. If they do not, the ring has overwritten readings,
+//! and the loss is an event. Readings are recognised by their power *and* roughly by their time, because
+//! every five seconds the driver stamps the whole ring anew, by up to half a millisecond (measured on an
+//! H200): a stamp alone does not identify a reading.
 //!
 //! The driver stamps with the wall clock, so each drain takes the wall clock's offset to the monotonic
-//! clock. A step of the wall clock is an event; in the drain after it, readings carry stamps of before
-//! and of after the step, and each is read in whichever way puts it after what is known and not into the
-//! future. Where both ways do (a step of less than half a second), the later offset counts, so the
-//! readings just before such a step are moved by as much as the step.
+//! clock. A step of the wall clock is an event; in the drain after it, stamps are read by the offset of
+//! after or of before the step, whichever puts the reading after what is known and not into the future.
+//! Where both do (a step of less than half a second), the later offset counts, so readings just before
+//! such a step may be moved by as much as the step.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use gpumon_core::clock::Clock;
@@ -22,6 +25,11 @@ use crate::device::{Device, PowerSample, ReadError};
 
 /// Drains a second; the ring holds over two seconds.
 const RATE_HZ: f64 = 2.0;
+/// How many known readings must come back.
+const OVERLAP: usize = 6;
+/// The driver moves stamps by less than this when it stamps the ring anew, µs; readings lie at least 8 ms
+/// apart.
+const RESTAMP_US: i64 = 3_000;
 /// A wall clock that moved against the monotonic clock by more than this between two drains was stepped.
 const STEP_US: i64 = 5_000;
 
@@ -35,14 +43,13 @@ pub struct RingLane {
     ceiling: Milliwatts,
     /// Wall-clock minus monotonic time at the drain before.
     offset_us: Option<i64>,
-    /// The last two time stamps known, older first; both just before the start of the recording at first.
-    known: [WallUs; 2],
+    /// The last readings known and when they were taken, µs since the start of the recording, oldest
+    /// first; none before the first drain.
+    known: VecDeque<(i64, PowerSample)>,
+    /// Nothing from before this is wanted: just before the start of the recording.
+    start: WallUs,
     /// The last reading known, µs since the start of the recording.
     last_us: i64,
-    /// Whether `known` are stamps of readings, which must come back.
-    seen_any: bool,
-    /// Stamps of before the last step of the wall clock that have been read.
-    stale: Vec<WallUs>,
     buffer: Vec<PowerSample>,
     trouble: Trouble,
 }
@@ -64,10 +71,9 @@ impl RingLane {
             grid: Grid::new(origin.plus_us((1e6 / RATE_HZ) as i64), RATE_HZ),
             live,
             offset_us: None,
-            known: [start_wall.plus_us(-1); 2],
+            known: VecDeque::with_capacity(OVERLAP + 1),
+            start: start_wall.plus_us(-1),
             last_us: -1,
-            seen_any: false,
-            stale: Vec::new(),
             buffer: Vec::with_capacity(128),
             trouble: Trouble::new(gpu, "ring"),
         }
@@ -107,62 +113,67 @@ impl RingLane {
         out: &mut dyn Outbox,
     ) -> Result<(), ReadError> {
         let now_us = clock.mono().since_us(self.origin);
-        let (offset_us, offset_before_us) = self.follow_wall_clock(clock, now_us, out);
-        let [since, last] = self.known;
-        let since =
-            offset_before_us.map_or(since, |before_us| since.min(since.plus_us(offset_us - before_us)));
-        self.buffer.clear();
-        self.device.power_samples(since, &mut self.buffer)?;
-        let overlaps = self.buffer.iter().any(|s| s.time == last);
-
-        let mut new: Vec<(i64, PowerSample)> = Vec::with_capacity(self.buffer.len());
-        for sample in &self.buffer {
-            let at_us = |offset_us: i64| sample.time.0 - offset_us;
-            let is_new = |at_us: &i64| *at_us > self.last_us && *at_us <= clock.mono().since_us(self.origin);
-            let ways = [Some(at_us(offset_us)), offset_before_us.map(at_us)];
-            let is_known = match offset_before_us {
-                None => sample.time <= last || self.stale.contains(&sample.time),
-                Some(_) => false,
-            };
-            if let Some(at_us) = ways.into_iter().flatten().find(is_new).filter(|_| !is_known) {
-                new.push((at_us, *sample));
+        let (offset_us, before_us) = self.follow_wall_clock(clock, now_us, out);
+        let stepped_us = before_us.map_or(0, |before_us| offset_us - before_us);
+        // As stamped then, or as it would be stamped now.
+        let stamps = self.known.iter().flat_map(|(at_us, s)| [s.time, WallUs(at_us + offset_us)]);
+        let since = stamps.min().map_or(self.start, |oldest| oldest.plus_us(-RESTAMP_US));
+        let mut ring = std::mem::take(&mut self.buffer);
+        ring.clear();
+        let drained = self.device.power_samples(since, &mut ring);
+        if drained.is_ok() {
+            let first_new = self.first_new(&ring, stepped_us);
+            let mut lost = first_new.is_none() && !self.known.is_empty();
+            for sample in ring.iter().skip(first_new.unwrap_or(0)) {
+                let ways =
+                    [Some(offset_us), before_us].into_iter().flatten().map(|offset| sample.time.0 - offset);
+                let fits = |at_us: &i64| *at_us > self.last_us && *at_us <= now_us + RESTAMP_US;
+                let Some(at_us) = ways.into_iter().find(fits) else { continue };
+                if end.is_some_and(|end| at_us >= end.since_us(self.origin)) {
+                    break;
+                }
+                if std::mem::take(&mut lost) {
+                    self.lost(at_us, now_us, out);
+                }
+                self.keep(at_us, *sample, now_us, out);
             }
         }
-        new.sort_by_key(|(at_us, _)| *at_us);
-        new.dedup_by_key(|(at_us, _)| *at_us);
+        self.buffer = ring;
+        drained
+    }
 
-        if self.seen_any
-            && !overlaps
-            && offset_before_us.is_none()
-            && let Some((first_us, _)) = new.first()
-        {
-            let event = EventRow {
-                from_us: Some(self.last_us),
-                to_us: Some(*first_us),
-                detail: Some("the driver's ring no longer held the last reading known".into()),
-                ..self.event(now_us, EventKind::RingLost)
-            };
-            out.put(event.into());
-        }
-        for (at_us, sample) in &new {
-            if end.is_some_and(|end| *at_us >= end.since_us(self.origin)) {
-                break;
-            }
-            self.keep(*at_us, *sample, now_us, out);
-        }
-        if offset_before_us.is_some() {
-            // Stamps of before the step must neither come back nor hide those of after it.
-            self.known = [WallUs(self.last_us + offset_us); 2];
-            self.seen_any = false;
-            self.stale = new.iter().map(|(_, sample)| sample.time).collect();
-        }
-        Ok(())
+    /// Where in `ring` the readings begin that follow the known ones; `None` if those are not there.
+    fn first_new(&self, ring: &[PowerSample], stepped_us: i64) -> Option<usize> {
+        let (_, last) = self.known.back()?;
+        let moved_us = |at: usize| ring[at].time.since_us(last.time);
+        let same_time = |at: usize| {
+            moved_us(at).abs() <= RESTAMP_US
+                || (stepped_us != 0 && (moved_us(at) - stepped_us).abs() <= RESTAMP_US)
+        };
+        let same_power = |at: usize| {
+            let before = ring[..=at].iter().rev().map(|s| s.power);
+            before.zip(self.known.iter().rev().map(|(_, s)| s.power)).all(|(a, b)| a == b)
+        };
+        let candidates = (0..ring.len()).filter(|&at| same_time(at) && same_power(at));
+        candidates.min_by_key(|&at| moved_us(at).abs()).map(|at| at + 1)
+    }
+
+    fn lost(&self, first_us: i64, now_us: i64, out: &mut dyn Outbox) {
+        let event = EventRow {
+            from_us: Some(self.last_us),
+            to_us: Some(first_us),
+            detail: Some("the driver's ring no longer held the last readings known".into()),
+            ..self.event(now_us, EventKind::RingLost)
+        };
+        out.put(event.into());
     }
 
     fn keep(&mut self, at_us: i64, sample: PowerSample, now_us: i64, out: &mut dyn Outbox) {
-        self.known = [self.known[1], sample.time];
+        self.known.push_back((at_us, sample));
+        if self.known.len() > OVERLAP {
+            self.known.pop_front();
+        }
         self.last_us = at_us;
-        self.seen_any = true;
         if sample.power > self.ceiling {
             self.trouble.failed(now_us, EventKind::Implausible, sample.power.to_string(), out);
             return;

@@ -20,7 +20,8 @@ const _: () = assert!(ACTIVITY_SPAN_US > ACTIVITY_MIN_US);
 /// Samples one GPU's slow sensors.
 pub struct SlowLane {
     device: Arc<dyn Device>,
-    sensors: Vec<(SlowSensor, Trouble)>,
+    sensors: Vec<SlowSensor>,
+    troubles: Vec<Trouble>,
     activity: Option<Trouble>,
     activity_due: MonoUs,
     gpu: i32,
@@ -33,7 +34,8 @@ impl SlowLane {
     pub fn new(device: Arc<dyn Device>, sensors: &Sensors, gpu: i32, origin: MonoUs) -> Self {
         Self {
             device,
-            sensors: sensors.slow.iter().map(|&s| (s, Trouble::new(gpu, s.name()))).collect(),
+            sensors: sensors.slow.clone(),
+            troubles: sensors.slow.iter().map(|s| Trouble::new(gpu, s.name())).collect(),
             activity: sensors.activity.then(|| Trouble::new(gpu, "gpm")),
             activity_due: origin,
             gpu,
@@ -46,11 +48,12 @@ impl SlowLane {
         let now = clock.mono();
         let now_us = now.since_us(self.origin);
         let mut row = empty_row(self.gpu, now_us);
-        for (sensor, trouble) in &mut self.sensors {
-            match self.device.slow(*sensor) {
+        let values = self.device.slow_set(&self.sensors);
+        for ((&sensor, trouble), value) in self.sensors.iter().zip(&mut self.troubles).zip(values) {
+            match value {
                 Ok(value) => {
                     trouble.over(out);
-                    set(&mut row, *sensor, value);
+                    set(&mut row, sensor, value);
                 }
                 Err(lost @ ReadError::Lost(_)) => return Err(lost),
                 Err(e) => trouble.failed(now_us, EventKind::ReadFailed, e.to_string(), out),
@@ -144,10 +147,7 @@ impl Lane for SlowLane {
     }
 
     fn finish(&mut self, _clock: &dyn Clock, _end: MonoUs, out: &mut dyn Outbox) {
-        for (_, trouble) in &mut self.sensors {
-            trouble.over(out);
-        }
-        if let Some(trouble) = &mut self.activity {
+        for trouble in self.troubles.iter_mut().chain(&mut self.activity) {
             trouble.over(out);
         }
     }

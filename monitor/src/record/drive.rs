@@ -9,7 +9,7 @@ use super::{LaneGroup, Session};
 use crate::lane::{Flow, Lane, Outbox};
 
 /// How long a lane thread sleeps at most before it looks whether the end has come, µs.
-const LOOK_US: i64 = 100_000;
+const LOOK_US: i64 = 200_000;
 
 /// When the recording ends; not known at first.
 pub(super) struct EndTime(AtomicI64);

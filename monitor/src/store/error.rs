@@ -66,7 +66,7 @@ pub enum StoreError {
     },
     /// Stop recording and make room: what has been flushed stays readable.
     #[error(
-        "no room to {doing} `{}`: {source}; what was recorded so far is kept: free some space or raise the quota or \
+        "no room to {doing} `{}`: {cause}; what was recorded so far is kept: free some space or raise the quota or \
          file-size limit, then run `gpumon recover`",
         path.display()
     )]
@@ -76,17 +76,17 @@ pub enum StoreError {
         /// What was being done to it.
         doing: &'static str,
         /// The system's answer.
-        source: Arc<io::Error>,
+        cause: Arc<io::Error>,
     },
     /// Stop: storage does not do what it is asked.
-    #[error("cannot {doing} `{}`: {source}; check the path, its permissions and the disk", path.display())]
+    #[error("cannot {doing} `{}`: {cause}; check the path, its permissions and the disk", path.display())]
     Io {
         /// The file or folder.
         path: PathBuf,
         /// What was being done to it.
         doing: &'static str,
         /// The system's answer.
-        source: Arc<io::Error>,
+        cause: Arc<io::Error>,
     },
 }
 
@@ -94,8 +94,8 @@ impl StoreError {
     /// Sorts a failed operation: no room is [`StoreError::Full`], the rest [`StoreError::Io`].
     pub(super) fn io(path: &Path, doing: &'static str, source: io::Error) -> Self {
         let no_room = matches!(source.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG));
-        let (path, source) = (path.to_owned(), Arc::new(source));
-        if no_room { Self::Full { path, doing, source } } else { Self::Io { path, doing, source } }
+        let (path, cause) = (path.to_owned(), Arc::new(source));
+        if no_room { Self::Full { path, doing, cause } } else { Self::Io { path, doing, cause } }
     }
 
     pub(super) fn damaged(path: &Path, what: impl Into<String>) -> Self {
@@ -117,6 +117,6 @@ impl StoreError {
 
     /// True if a file vanished: a live recording has moved its rows on.
     pub(super) fn is_vanished(&self) -> bool {
-        matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
+        matches!(self, Self::Io { cause, .. } if cause.kind() == io::ErrorKind::NotFound)
     }
 }

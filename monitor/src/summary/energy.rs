@@ -1,7 +1,10 @@
 //! Energy of a span from readings of power, and bounds on it.
 //!
-//! Rules: a ring reading stands for the time since the reading before it; an instant or average reading
-//! of the fast lane stands for the time until the next one. Both are cut at the span's edges. Where two
+//! Rules: between two ring readings power is taken to change evenly (trapezoids); an instant or average
+//! reading of the fast lane stands for the time until the next one. Both are cut at the span's edges. On
+//! an H200 under a square load of 37 ms on and 61 ms off, trapezoids agreed with the energy counter to
+//! 0.1 %, while counting a ring reading for the time before it or after it was 1 % off in either
+//! direction: readings are instants of a signal smoothed over some 14 ms, and not evenly spaced. Where two
 //! readings lie further apart than [`GAP_US`], the time between counts as a gap: it is filled with the
 //! mean of the two and widens the bounds.
 //!
@@ -20,8 +23,8 @@ const COUNTER_STEP_US: f64 = 100_000.0;
 /// How a reading extends in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hold {
-    /// Over the time since the reading before.
-    Backward,
+    /// Half over the time since the reading before, half until the next.
+    Halves,
     /// Over the time until the next reading.
     Forward,
 }
@@ -66,7 +69,7 @@ impl Integral {
         }
         let time_us = stop - start;
         let mut mw = match self.hold {
-            Hold::Backward => power_mw,
+            Hold::Halves => (before_mw + power_mw) / 2.0,
             Hold::Forward => before_mw,
         };
         if at_us - before_us > GAP_US {
@@ -155,6 +158,8 @@ impl CounterSpan {
 
 #[cfg(test)]
 mod tests {
+    use std::cmp::Ordering;
+
     use super::*;
 
     fn integrate(hold: Hold, from_us: i64, to_us: i64, readings: &[(i64, f64)]) -> Option<Energy> {
@@ -165,16 +170,20 @@ mod tests {
         integral.energy()
     }
 
-    /// 100 W for 1 s, then 300 W for 1 s, a reading each 20 ms.
+    /// 100 W for 1 s, then 300 W for 1 s, a reading each 20 ms; halfway up at the step itself, as a ring
+    /// that smooths shows it.
     fn step(hold: Hold) -> Vec<(i64, f64)> {
-        let power = |t: i64| if t <= 1_000_000 { 100_000.0 } else { 300_000.0 };
-        let shift = if hold == Hold::Forward { 1 } else { 0 };
-        (0..=100).map(|k| (k * 20_000, power(k * 20_000 + shift))).collect()
+        let power = |t: i64| match (t.cmp(&1_000_000), hold) {
+            (Ordering::Less, _) => 100_000.0,
+            (Ordering::Equal, Hold::Halves) => 200_000.0,
+            _ => 300_000.0,
+        };
+        (0..=100).map(|k| (k * 20_000, power(k * 20_000))).collect()
     }
 
     #[test]
     fn steps_integrate_exactly_whichever_way_readings_hold() {
-        for hold in [Hold::Backward, Hold::Forward] {
+        for hold in [Hold::Halves, Hold::Forward] {
             let all = integrate(hold, 0, 2_000_000, &step(hold)).unwrap();
             assert!((all.j - 400.0).abs() < 1e-9, "{hold:?} {all:?}");
             let part = integrate(hold, 500_000, 1_500_000, &step(hold)).unwrap();
@@ -184,21 +193,21 @@ mod tests {
 
     #[test]
     fn an_edge_inside_a_reading_widens_the_bounds() {
-        let energy = integrate(Hold::Backward, 0, 1_010_000, &step(Hold::Backward)).unwrap();
+        let energy = integrate(Hold::Halves, 0, 1_010_000, &step(Hold::Halves)).unwrap();
         assert!(energy.spread_j > 0.0);
     }
 
     #[test]
     fn a_span_that_readings_do_not_cover_has_no_energy() {
-        assert_eq!(integrate(Hold::Backward, 0, 10_000_000, &step(Hold::Backward)), None);
-        assert_eq!(integrate(Hold::Backward, 0, 1_000_000, &[]), None);
-        assert_eq!(integrate(Hold::Backward, 0, 1_000_000, &[(0, 1.0)]), None);
+        assert_eq!(integrate(Hold::Halves, 0, 10_000_000, &step(Hold::Halves)), None);
+        assert_eq!(integrate(Hold::Halves, 0, 1_000_000, &[]), None);
+        assert_eq!(integrate(Hold::Halves, 0, 1_000_000, &[(0, 1.0)]), None);
     }
 
     #[test]
     fn a_gap_is_filled_and_shown() {
         let energy =
-            integrate(Hold::Backward, 0, 2_000_000, &[(0, 1e5), (1_000_000, 1e5), (2_000_000, 3e5)]).unwrap();
+            integrate(Hold::Halves, 0, 2_000_000, &[(0, 1e5), (1_000_000, 1e5), (2_000_000, 3e5)]).unwrap();
         assert!((energy.j - 300.0).abs() < 1e-9, "100 J, then the mean of 100 and 300 W");
         assert!((energy.spread_j - 100.0).abs() < 1e-9);
     }

@@ -79,7 +79,7 @@ impl Tally {
         Self {
             from_us,
             to_us,
-            ring: Integral::new(Hold::Backward, from_us, to_us),
+            ring: Integral::new(Hold::Halves, from_us, to_us),
             instant: Integral::new(Hold::Forward, from_us, to_us),
             average: Integral::new(Hold::Forward, from_us, to_us),
             counter: CounterSpan::new(from_us, to_us),
