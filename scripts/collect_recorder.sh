@@ -48,7 +48,7 @@ import json, sys
 name, *files = sys.argv[1:]
 summary, load, check = (json.load(open(f)) for f in files)
 cost = summary["own_cost"]
-cpu = 100 * (cost["cpu_user_s"] + cost["cpu_system_s"]) / summary["duration_s"]
+cpu = 100 * cost["cpu_s"] / summary["duration_s"]
 print(json.dumps({"name": name, "cpu_percent_of_a_core": round(cpu, 3), "load": load, "check": check, "summary": summary}))
 PY
 }

@@ -75,10 +75,8 @@ pub struct Gpu {
 /// What a recording cost its host.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OwnCost {
-    /// CPU time in user mode, s.
-    pub cpu_user_s: f64,
-    /// CPU time in the kernel, s.
-    pub cpu_system_s: f64,
+    /// CPU time of the process during the recording, s.
+    pub cpu_s: f64,
     /// Largest resident size, bytes.
     pub max_rss_bytes: u64,
     /// Median lateness of fast ticks, µs.
@@ -101,7 +99,7 @@ pub(crate) fn markdown() -> String {
         "Schema version: {SCHEMA_VERSION}. Keys of `recording.json`: `schema`, `gpumon` (version), `simulated`, `state` \
          (`recording`, `complete`, `storage_failed`, `recovered`), `host`, `command`, `start_wall_us` (wall-clock µs at \
          `mono_us` = 0), `duration_us`, `rate_hz`, `gpus` (each `uuid`, `name`, `pci_id`, `driver`, `power_limit_mw`, \
-         `mem_total_bytes`, `sensors`, `unsupported`), `own_cost` (`cpu_user_s`, `cpu_system_s`, `max_rss_bytes`, \
+         `mem_total_bytes`, `sensors`, `unsupported`), `own_cost` (`cpu_s`, `max_rss_bytes`, \
          `lateness_p50_us`, `lateness_p99_us`, `lateness_max_us`).\n"
     )
 }

@@ -209,7 +209,7 @@ fn notes(gpu: &GpuSummary) -> String {
 
 fn own_cost(summary: &Summary) -> String {
     let Some(cost) = &summary.own_cost else { return String::new() };
-    let share = (cost.cpu_user_s + cost.cpu_system_s) / summary.duration_s.max(1e-6) * 100.0;
+    let share = cost.cpu_s / summary.duration_s.max(1e-6) * 100.0;
     let late = cost.lateness_p99_us.map_or(String::new(), |us| format!(", p99 lateness {us} µs"));
     format!(", {share:.2} % of a core{late}")
 }

@@ -204,8 +204,7 @@ impl Recorder {
         let lateness = lateness.filter(|l| !l.is_empty());
         let now = Usage::now();
         OwnCost {
-            cpu_user_s: now.user_s - self.usage_at_start.user_s,
-            cpu_system_s: now.system_s - self.usage_at_start.system_s,
+            cpu_s: now.cpu_s - self.usage_at_start.cpu_s,
             max_rss_bytes: now.max_rss_bytes,
             lateness_p50_us: lateness.as_ref().map(|l| l.value_at_quantile(0.5)),
             lateness_p99_us: lateness.as_ref().map(|l| l.value_at_quantile(0.99)),

@@ -4,8 +4,7 @@
 /// CPU time and memory of this process.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Usage {
-    pub(super) user_s: f64,
-    pub(super) system_s: f64,
+    pub(super) cpu_s: f64,
     pub(super) max_rss_bytes: u64,
 }
 
@@ -17,10 +16,12 @@ impl Usage {
             libc::getrusage(libc::RUSAGE_SELF, &mut usage);
             usage
         };
-        let seconds = |t: libc::timeval| t.tv_sec as f64 + t.tv_usec as f64 / 1e6;
+        let mut cpu = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: `cpu` is a valid place for one timespec. This clock counts nanoseconds that ran, where
+        // getrusage on some kernels counts timer ticks that hit.
+        unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut cpu) };
         Self {
-            user_s: seconds(usage.ru_utime),
-            system_s: seconds(usage.ru_stime),
+            cpu_s: cpu.tv_sec as f64 + cpu.tv_nsec as f64 / 1e9,
             // Linux counts in KiB.
             max_rss_bytes: u64::try_from(usage.ru_maxrss).unwrap_or(0) * 1024,
         }

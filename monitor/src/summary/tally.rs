@@ -4,7 +4,7 @@ use gpumon_core::header;
 use gpumon_core::rows::{CounterRow, FastRow, RingRow, SlowRow};
 use hdrhistogram::Histogram;
 
-use super::energy::{CounterSpan, Energy, Hold, Integral};
+use super::energy::{CounterSpan, Curve, Energy, Steps};
 use super::{ClockLimit, GpuSummary, Window, reasons};
 
 /// Weights of the histogram of power are in units of this many µs.
@@ -15,9 +15,9 @@ const WEIGHT_US: i64 = 100;
 pub(super) struct Tally {
     from_us: i64,
     to_us: i64,
-    ring: Integral,
-    instant: Integral,
-    average: Integral,
+    ring: Curve,
+    instant: Steps,
+    average: Steps,
     counter: CounterSpan,
     ring_power: Power,
     fast_power: Power,
@@ -62,7 +62,8 @@ impl Power {
         self.max_mw = self.max_mw.max(Some(mw));
     }
 
-    fn held(&mut self, time_us: i64, mw: f64) {
+    fn held(&mut self, piece: Option<(i64, f64)>) {
+        let Some((time_us, mw)) = piece else { return };
         let weight = u64::try_from(time_us / WEIGHT_US).unwrap_or(0);
         // An auto-resizing histogram takes every value.
         let _ = self.weighted_mw.record_n(mw.max(0.0) as u64, weight);
@@ -79,9 +80,9 @@ impl Tally {
         Self {
             from_us,
             to_us,
-            ring: Integral::new(Hold::Halves, from_us, to_us),
-            instant: Integral::new(Hold::Forward, from_us, to_us),
-            average: Integral::new(Hold::Forward, from_us, to_us),
+            ring: Curve::new(from_us, to_us),
+            instant: Steps::new(from_us, to_us),
+            average: Steps::new(from_us, to_us),
             counter: CounterSpan::new(from_us, to_us),
             ring_power: Power::new(),
             fast_power: Power::new(),
@@ -101,8 +102,7 @@ impl Tally {
     }
 
     pub(super) fn ring(&mut self, row: &RingRow) {
-        let power = &mut self.ring_power;
-        self.ring.add(row.mono_us, f64::from(row.power_mw), |time_us, mw| power.held(time_us, mw));
+        self.ring_power.held(self.ring.add(row.mono_us, f64::from(row.power_mw)));
         if self.holds(row.mono_us) {
             self.ring_power.reading(row.power_mw);
             if let Some(last_us) = self.last_ring_us.replace(row.mono_us) {
@@ -113,11 +113,10 @@ impl Tally {
 
     pub(super) fn fast(&mut self, row: &FastRow) {
         if let Some(mw) = row.power_instant_mw {
-            let power = &mut self.fast_power;
-            self.instant.add(row.mono_us, f64::from(mw), |time_us, mw| power.held(time_us, mw));
+            self.fast_power.held(self.instant.add(row.mono_us, f64::from(mw)));
         }
         if let Some(mw) = row.power_average_mw {
-            self.average.add(row.mono_us, f64::from(mw), |_, _| {});
+            self.average.add(row.mono_us, f64::from(mw));
         }
         if !self.holds(row.mono_us) {
             return;
@@ -158,7 +157,8 @@ impl Tally {
         self.counter.add(row.mono_us, row.energy_mj, row.epoch);
     }
 
-    pub(super) fn summary(self, gpu: &header::Gpu) -> GpuSummary {
+    pub(super) fn summary(mut self, gpu: &header::Gpu) -> GpuSummary {
+        self.ring_power.held(self.ring.finish());
         let (ring, counter) = (self.ring.energy(), self.counter.energy());
         let (instant, average) = (self.instant.energy(), self.average.energy());
         let sources = [("ring", ring), ("counter", counter), ("instant", instant), ("average", average)];

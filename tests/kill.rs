@@ -1,0 +1,76 @@
+//! kill -9 at twenty random moments: at most the last second is lost, nothing twice, nothing in between.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use gpumon_core::rows::{EventKind, EventRow, FastRow, RingRow};
+use gpumon_monitor::store::{Reader, Row};
+
+const SECOND: i64 = 1_000_000;
+
+/// Moments after the start of the process, ms: spread over five seconds, none a multiple of another's flush.
+fn moments() -> impl Iterator<Item = u64> {
+    (0..20u64).map(|k| 800 + (k * 7_919 + 131) % 4_200)
+}
+
+#[test]
+fn at_most_the_last_second_is_lost() {
+    let scratch = tempfile::tempdir().unwrap();
+    let moments: Vec<u64> = moments().collect();
+    for (group, five) in moments.chunks(5).enumerate() {
+        std::thread::scope(|scope| {
+            for (index, ms) in five.iter().enumerate() {
+                let path = scratch.path().join(format!("{group}-{index}"));
+                scope.spawn(move || record_and_kill(&path, *ms));
+            }
+        });
+    }
+}
+
+fn record_and_kill(path: &Path, after_ms: u64) {
+    let gpumon = env!("CARGO_BIN_EXE_gpumon");
+    let mut child = Command::new(gpumon)
+        .args(["record", "--device", "sim:h200", "--rate", "1000", "-o"])
+        .arg(path)
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(after_ms));
+    child.kill().unwrap();
+    let killed_us = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros() as i64;
+    child.wait().unwrap();
+
+    let before = rows_of::<FastRow>(path).len();
+    let recovered = Command::new(gpumon).arg("recover").arg(path).output().unwrap();
+    assert!(recovered.status.success(), "{}", String::from_utf8_lossy(&recovered.stderr));
+    let start_us = Reader::open(path).unwrap().header().start_wall_us.0;
+    let (fast, ring, events) =
+        (rows_of::<FastRow>(path), rows_of::<RingRow>(path), rows_of::<EventRow>(path));
+    assert_eq!(fast.len(), before, "recovery keeps what could be read before");
+
+    let lived_us = killed_us - start_us;
+    let last_fast_us = fast.last().map_or(0, |r| r.mono_us);
+    let last_ring_us = ring.last().map_or(0, |r| r.mono_us);
+    assert!(lived_us - last_fast_us <= SECOND, "{after_ms} ms: {} µs of ticks lost", lived_us - last_fast_us);
+    assert!(
+        lived_us - last_ring_us <= SECOND,
+        "{after_ms} ms: {} µs of the ring lost",
+        lived_us - last_ring_us
+    );
+    assert!(fast.windows(2).all(|w| w[0].mono_us < w[1].mono_us), "no tick twice");
+    assert!(
+        ring.windows(2).all(|w| (5_000..60_000).contains(&(w[1].mono_us - w[0].mono_us))),
+        "no hole, none twice"
+    );
+    let missed: i64 =
+        events.iter().filter(|e| e.kind == EventKind::MissedTicks).filter_map(|e| e.count).sum();
+    if !fast.is_empty() {
+        // Ticks 0 to the last one: each is a row or counted as missed.
+        assert_eq!(fast.len() as i64 + missed, last_fast_us / 1_000 + 1, "{after_ms} ms");
+    }
+}
+
+fn rows_of<R: Row>(path: &Path) -> Vec<R> {
+    Reader::open(path).unwrap().batches::<R>().flat_map(|batch| batch.unwrap()).collect()
+}
