@@ -177,6 +177,12 @@ pub struct ExportArgs {
     /// All tables joined to the ticks of the fast lane (the default)
     #[arg(long)]
     pub wide: bool,
+    /// Only this GPU, by its number in the recording; gmonitor needs it if there are several [default: all]
+    #[arg(long, value_name = "INDEX")]
+    pub gpu: Option<usize>,
+    /// Only this span, seconds since the start (1.5..20, 10.., ..30), its end not included [default: all]
+    #[arg(long, value_name = "FROM..TO", value_parser = span)]
+    pub window: Option<Span>,
     /// Replace FILE if there is one
     #[arg(long)]
     pub force: bool,

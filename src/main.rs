@@ -4,6 +4,7 @@
 
 mod cli;
 mod cmd;
+mod export;
 mod output;
 mod plot;
 mod signals;

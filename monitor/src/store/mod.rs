@@ -23,7 +23,8 @@
 //! cut nor to a full disk; no row is ever read twice; time is the rows' own. `layout` says which of
 //! two places that hold the same rows counts.
 //!
-//! Not done here: sampling, the choice of what to record, exports. Concurrent writers are refused
+//! Not done here: sampling, the choice of what to record, exports (apart from [`ParquetStream`], which
+//! encodes them as the store encodes its own files). Concurrent writers are refused
 //! with a lock on `recording.lock`; a file system without locks is trusted. The writer of a process
 //! with a file-size limit must ignore SIGXFSZ, or the kernel ends it instead of refusing the write.
 
@@ -36,6 +37,7 @@ mod layout;
 mod lock;
 mod reader;
 mod recover;
+mod stream;
 #[allow(unsafe_code)]
 mod sys;
 mod table;
@@ -47,4 +49,5 @@ pub use error::StoreError;
 pub use lane::{Lane, PerLane, Row};
 pub use reader::{Batches, Reader};
 pub use recover::{Dropped, RecoverReport, recover};
+pub use stream::ParquetStream;
 pub use writer::{Closed, Store};

@@ -24,7 +24,7 @@ use parquet::errors::ParquetError;
 use parquet::file::metadata::{
     KeyValue, PageIndexPolicy, ParquetMetaData, ParquetMetaDataReader, RowGroupMetaData, SortingColumn,
 };
-use parquet::file::properties::WriterProperties;
+use parquet::file::properties::{WriterProperties, WriterPropertiesBuilder};
 use parquet::file::statistics::Statistics;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::ColumnPath;
@@ -34,7 +34,7 @@ use super::error::StoreError;
 use super::lane::{Lane, Row};
 
 const ZSTD_LEVEL: i32 = 3;
-const TIME: &str = "mono_us";
+pub(super) const TIME: &str = "mono_us";
 const SEGMENTS_KEY: &str = "gpumon.segments";
 const RECORDING_KEY: &str = "gpumon.recording";
 
@@ -49,43 +49,56 @@ pub(super) struct Meta<'a> {
 impl Meta<'_> {
     fn key_values(&self) -> Vec<KeyValue> {
         let covers = self.covers.map_or_else(|| "none".into(), |(first, last)| format!("{first}-{last}"));
-        [
-            ("gpumon.version", self.header.gpumon.clone()),
-            ("gpumon.schema", SCHEMA_VERSION.to_string()),
-            ("gpumon.simulated", self.header.simulated.to_string()),
-            ("gpumon.table", self.lane.name().to_owned()),
-            (SEGMENTS_KEY, covers),
-            (RECORDING_KEY, self.header.to_json()),
-        ]
-        .map(|(key, value)| KeyValue::new(key.to_owned(), value))
-        .to_vec()
+        let mut pairs = key_values(self.header, self.lane.name());
+        pairs.push(KeyValue::new(SEGMENTS_KEY.to_owned(), covers));
+        pairs
     }
 
     fn properties(&self) -> Result<WriterProperties, ParquetError> {
         let schema = schema(self.lane);
-        let mut builder = WriterProperties::builder()
-            .set_created_by(format!("gpumon {}", self.header.gpumon))
-            .set_compression(Compression::ZSTD(ZstdLevel::try_new(ZSTD_LEVEL)?))
-            .set_key_value_metadata(Some(self.key_values()))
-            .set_max_row_group_row_count(None);
-        for field in schema.fields() {
-            if matches!(field.data_type(), DataType::Int64 | DataType::Timestamp(..)) {
-                let column = ColumnPath::from(field.name().as_str());
-                builder = builder
-                    .set_column_dictionary_enabled(column.clone(), false)
-                    .set_column_encoding(column, Encoding::DELTA_BINARY_PACKED);
-            }
-        }
-        Ok(builder.set_sorting_columns(Some(sorting(self.lane, &schema))).build())
+        let order: &[&str] = if self.lane == Lane::Events { &[TIME] } else { &["gpu", TIME] };
+        let properties = properties(&schema, order, self.header, self.key_values())?;
+        Ok(properties.set_max_row_group_row_count(None).build())
     }
 }
 
-/// The order of the rows in a row group.
-fn sorting(lane: Lane, schema: &Schema) -> Vec<SortingColumn> {
-    let columns: &[&str] = if lane == Lane::Events { &[TIME] } else { &["gpu", TIME] };
+/// What every file of a recording, and every file made from it, says about its origin.
+pub(super) fn key_values(header: &Header, table: &str) -> Vec<KeyValue> {
+    [
+        ("gpumon.version", header.gpumon.clone()),
+        ("gpumon.schema", SCHEMA_VERSION.to_string()),
+        ("gpumon.simulated", header.simulated.to_string()),
+        ("gpumon.table", table.to_owned()),
+        (RECORDING_KEY, header.to_json()),
+    ]
+    .map(|(key, value)| KeyValue::new(key.to_owned(), value))
+    .to_vec()
+}
+
+/// Compression and encodings of a table with this schema, whose row groups are ordered by the columns `order`.
+pub(super) fn properties(
+    schema: &Schema,
+    order: &[&str],
+    header: &Header,
+    key_values: Vec<KeyValue>,
+) -> Result<WriterPropertiesBuilder, ParquetError> {
+    let mut builder = WriterProperties::builder()
+        .set_created_by(format!("gpumon {}", header.gpumon))
+        .set_compression(Compression::ZSTD(ZstdLevel::try_new(ZSTD_LEVEL)?))
+        .set_key_value_metadata(Some(key_values));
+    for field in schema.fields() {
+        if matches!(field.data_type(), DataType::Int64 | DataType::Timestamp(..)) {
+            let column = ColumnPath::from(field.name().as_str());
+            builder = builder
+                .set_column_dictionary_enabled(column.clone(), false)
+                .set_column_encoding(column, Encoding::DELTA_BINARY_PACKED);
+        }
+    }
     let index = |name: &&str| i32::try_from(schema.index_of(name).ok()?).ok();
-    let indices = columns.iter().filter_map(index);
-    indices.map(|column_idx| SortingColumn { column_idx, descending: false, nulls_first: false }).collect()
+    let sorting = order.iter().filter_map(index);
+    let sorting =
+        sorting.map(|column_idx| SortingColumn { column_idx, descending: false, nulls_first: false });
+    Ok(builder.set_sorting_columns(Some(sorting.collect())))
 }
 
 fn schema(lane: Lane) -> Arc<Schema> {
