@@ -1,4 +1,5 @@
 //! kill -9 at twenty random moments: at most the last second is lost, nothing twice, nothing in between.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is a test's report, in its helpers too")]
 
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -2,6 +2,7 @@
 //!
 //! `cargo bench -p gpumon-monitor --bench soak [-- HOURS]` prints the process's resident memory at each
 //! simulated hour, and rows, bytes and time at the end.
+#![allow(clippy::expect_used, reason = "a bench that cannot run says why by panicking")]
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use gpumon_monitor::record::{Config, Session};
 use gpumon_monitor::store::Store;
 use gpumon_simgpu::Spec;
 
-const FLUSH_EVERY_US: i64 = 300_000;
+const FLUSH_EVERY_US: i64 = 250_000;
 const HOUR_US: i64 = 3_600_000_000;
 
 struct Disk {

@@ -1,4 +1,5 @@
 //! One conformance suite over every backend: what a `Device` promises, whoever answers.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is a test's report, in its helpers too")]
 
 use std::sync::Arc;
 
@@ -16,8 +17,11 @@ fn virtual_clock() -> Arc<VirtualClock> {
     Arc::new(clock)
 }
 
+/// Its `--device` text, its clock, its GPUs.
+type Backend = (String, Arc<VirtualClock>, Vec<Arc<dyn Device>>);
+
 /// Every backend that works without hardware, on a virtual clock.
-fn backends(scratch: &std::path::Path) -> Vec<(String, Arc<VirtualClock>, Vec<Arc<dyn Device>>)> {
+fn backends(scratch: &std::path::Path) -> Vec<Backend> {
     let recording = scratch.join("recording");
     record(&recording, "sim:h200", 6_000_000);
     ["sim:h200".to_owned(), "sim:a100".to_owned(), format!("replay:{}", recording.display())]

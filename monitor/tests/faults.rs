@@ -1,4 +1,5 @@
 //! What lanes make of a GPU that misbehaves: a simulated GPU behind a wrapper that spoils its answers.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is a test's report, in its helpers too")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,4 +1,5 @@
 //! The lanes against the simulated GPU's truth, on a virtual clock.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is a test's report, in its helpers too")]
 
 use std::sync::Arc;
 

@@ -13,7 +13,7 @@ use crate::cli::RecordArgs;
 use crate::signals::{self, Signal, Take};
 
 /// How often the end is looked for, apart from signals.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// Records; Ctrl-C is the normal end where no other was asked for.
 pub fn run(args: &RecordArgs) -> Result<u8> {

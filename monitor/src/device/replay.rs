@@ -17,6 +17,9 @@ use gpumon_core::units::{Megahertz, Millijoules, Milliwatts, MonoUs, WallUs};
 use super::{Activity, Device, Identity, OpenError, Power, PowerSample, ReadError, SlowSensor};
 use crate::store::{Reader, Row, StoreError};
 
+/// How long after the end of the recording the ring can be fetched, µs: longer than between two drains.
+const RING_KEPT_US: i64 = 1_000_000;
+
 /// The GPUs of the recording at the path `rest`.
 pub(super) fn open(rest: &str, clock: Arc<dyn Clock>) -> Result<Vec<Arc<dyn Device>>, OpenError> {
     if rest.is_empty() {
@@ -146,10 +149,13 @@ impl Device for ReplayDevice {
         if self.ring.is_empty() {
             return Err(ReadError::Unsupported);
         }
-        // The end of the ring can be fetched a moment after the end of the recording.
         let now_us = self.clock.mono().since_us(self.opened);
         let first = self.ring.partition_point(|r| self.opened_wall.plus_us(r.mono_us) <= newer_than);
         let due = self.ring[first..].iter().take_while(|r| r.mono_us <= now_us);
+        // What is left of the ring can still be fetched after the end of the recording, once.
+        if now_us > self.end_us + RING_KEPT_US {
+            return Err(ReadError::Lost("the recording ends here".into()));
+        }
         into.extend(due.map(|r| PowerSample {
             time: self.opened_wall.plus_us(r.mono_us),
             power: Milliwatts(u32::try_from(r.power_mw).unwrap_or(0)),

@@ -1,6 +1,6 @@
 //! The ring lane: the driver's own power readings, 50 a second on Hopper, each once.
 //!
-//! Rule: every half second ask for what is newer than a few readings before the last one known. Those
+//! Rule: every 0.6 s ask for what is newer than a few readings before the last one known. Those
 //! few must come back, and what follows them is new. If they do not, the ring has overwritten readings,
 //! and the loss is an event. Readings are recognised by their power *and* roughly by their time, because
 //! every five seconds the driver stamps the whole ring anew, by up to half a millisecond (measured on an
@@ -9,7 +9,7 @@
 //! The driver stamps with the wall clock, so each drain takes the wall clock's offset to the monotonic
 //! clock. A step of the wall clock is an event; in the drain after it, stamps are read by the offset of
 //! after or of before the step, whichever puts the reading after what is known and not into the future.
-//! Where both do (a step of less than half a second), the later offset counts, so readings just before
+//! Where both do (a step of less than 0.6 s), the later offset counts, so readings just before
 //! such a step may be moved by as much as the step.
 
 use std::collections::VecDeque;
@@ -23,8 +23,8 @@ use super::trouble::Trouble;
 use super::{Flow, Grid, Lane, Live, Outbox, plausible_ceiling};
 use crate::device::{Device, PowerSample, ReadError};
 
-/// Drains a second; the ring holds over two seconds.
-const RATE_HZ: f64 = 2.0;
+/// Drains a second; the ring holds over two seconds, and what is not drained a kill loses.
+const RATE_HZ: f64 = 1.0 / 0.6;
 /// How many known readings must come back.
 const OVERLAP: usize = 6;
 /// The driver moves stamps by less than this when it stamps the ring anew, µs; readings lie at least 8 ms

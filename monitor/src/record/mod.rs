@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Threads meet in one bounded channel. A sampler never waits for it: what does not fit is dropped,
-//! counted, and becomes an event. The writer looks into the channel every 300 ms instead of being woken
+//! counted, and becomes an event. The writer looks into the channel every 250 ms instead of being woken
 //! by each row, and flushes the journal each time.
 
 use std::sync::Arc;

@@ -14,7 +14,7 @@ use crate::lane::Outbox;
 use crate::store::{Store, StoreError};
 
 /// How often the channel is emptied and the journal flushed.
-const FLUSH_EVERY: Duration = Duration::from_millis(300);
+const FLUSH_EVERY: Duration = Duration::from_millis(250);
 
 /// A lane's end of the channel. Rows that do not fit are counted, and said in an event once there is
 /// room again.

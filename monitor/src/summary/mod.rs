@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Memory does not grow with the recording. Energy comes from the best source that covers the window
-//! (see [`energy`]), and the source is named beside it.
+//! (see `energy`), and the source is named beside it.
 
 use std::collections::BTreeMap;
 
