@@ -2,9 +2,10 @@
 # Measures the recorder on a machine with an NVIDIA GPU, PyTorch and nvidia-ml-py: what it keeps, what
 # it costs, and what a plain polling loop gets beside it. Changes nothing on the GPU. Takes 7 minutes.
 #
-#   scripts/collect_recorder.sh GPUMON OUT
+#   scripts/collect_recorder.sh GPUMON OUT [MEASUREMENT…]
 #
-# GPUMON is the binary, OUT a folder for the results (one JSON a measurement, recordings, log).
+# GPUMON is the binary, OUT a folder for the results. MEASUREMENTs are some of idle-default square-default
+# square-1000hz idle-1000hz beside; without any, all. SECONDS_EACH=60 sets their length.
 set -euo pipefail
 gpumon=${1:?the gpumon binary}
 out=${2:?a folder for the results}
@@ -12,6 +13,8 @@ here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 seconds=${SECONDS_EACH:-60}
+shift 2
+wanted=" ${*:-idle-default square-default square-1000hz idle-1000hz beside} "
 
 {
   date -u +%Y-%m-%dT%H:%M:%SZ
@@ -25,6 +28,7 @@ seconds=${SECONDS_EACH:-60}
 measure() {
   local name=$1 rate=$2
   shift 2
+  case "$wanted" in *" $name "*) ;; *) return 0 ;; esac
   local load=
   if [ "$1" != idle ]; then
     python3 "$here/square_load.py" "$@" --duration $((seconds + 20)) >"$work/load.json" &
@@ -59,11 +63,15 @@ measure square-1000hz 1000 --on-ms 37 --off-ms 61
 measure idle-1000hz 1000 idle
 
 # A plain loop beside gpumon at its default rate.
-python3 "$here/square_load.py" --duration $((seconds + 20)) >"$work/load.json" &
-load=$!
-sleep 15
-"$gpumon" record -o "$work/beside" --duration "$seconds" --json >"$work/beside.json" &
-python3 "$here/naive_loop.py" --duration "$seconds" --output "$work/naive.csv" | tee "$out/naive.json"
-wait
-result beside
-tar -C "$work" -czf "$out/recordings.tar.gz" idle-default square-default square-1000hz idle-1000hz
+case "$wanted" in
+*" beside "*)
+  python3 "$here/square_load.py" --duration $((seconds + 20)) >"$work/load.json" &
+  load=$!
+  sleep 15
+  "$gpumon" record -o "$work/beside" --duration "$seconds" --json >"$work/beside.json" &
+  python3 "$here/naive_loop.py" --duration "$seconds" --output "$work/naive.csv" | tee "$out/naive.json"
+  wait
+  result beside
+  ;;
+esac
+(cd "$work" && find . -mindepth 1 -maxdepth 1 -type d -print0 | tar --null -czf "$out/recordings.tar.gz" -T -)
