@@ -4,7 +4,7 @@ use gpumon_core::header;
 use gpumon_core::rows::{CounterRow, FastRow, RingRow, SlowRow};
 use hdrhistogram::Histogram;
 
-use super::energy::{CounterSpan, Curve, Energy, Steps};
+use super::energy::{CounterSpan, Energy, Hold, Integral};
 use super::{ClockLimit, GpuSummary, Window, reasons};
 
 /// Weights of the histogram of power are in units of this many µs.
@@ -15,9 +15,9 @@ const WEIGHT_US: i64 = 100;
 pub(super) struct Tally {
     from_us: i64,
     to_us: i64,
-    ring: Curve,
-    instant: Steps,
-    average: Steps,
+    ring: Integral,
+    instant: Integral,
+    average: Integral,
     counter: CounterSpan,
     ring_power: Power,
     fast_power: Power,
@@ -62,8 +62,7 @@ impl Power {
         self.max_mw = self.max_mw.max(Some(mw));
     }
 
-    fn held(&mut self, piece: Option<(i64, f64)>) {
-        let Some((time_us, mw)) = piece else { return };
+    fn held(&mut self, time_us: i64, mw: f64) {
         let weight = u64::try_from(time_us / WEIGHT_US).unwrap_or(0);
         // An auto-resizing histogram takes every value.
         let _ = self.weighted_mw.record_n(mw.max(0.0) as u64, weight);
@@ -80,9 +79,9 @@ impl Tally {
         Self {
             from_us,
             to_us,
-            ring: Curve::new(from_us, to_us),
-            instant: Steps::new(from_us, to_us),
-            average: Steps::new(from_us, to_us),
+            ring: Integral::new(Hold::Halves, from_us, to_us),
+            instant: Integral::new(Hold::Forward, from_us, to_us),
+            average: Integral::new(Hold::Forward, from_us, to_us),
             counter: CounterSpan::new(from_us, to_us),
             ring_power: Power::new(),
             fast_power: Power::new(),
@@ -102,7 +101,8 @@ impl Tally {
     }
 
     pub(super) fn ring(&mut self, row: &RingRow) {
-        self.ring_power.held(self.ring.add(row.mono_us, f64::from(row.power_mw)));
+        let power = &mut self.ring_power;
+        self.ring.add(row.mono_us, f64::from(row.power_mw), |time_us, mw| power.held(time_us, mw));
         if self.holds(row.mono_us) {
             self.ring_power.reading(row.power_mw);
             if let Some(last_us) = self.last_ring_us.replace(row.mono_us) {
@@ -113,10 +113,11 @@ impl Tally {
 
     pub(super) fn fast(&mut self, row: &FastRow) {
         if let Some(mw) = row.power_instant_mw {
-            self.fast_power.held(self.instant.add(row.mono_us, f64::from(mw)));
+            let power = &mut self.fast_power;
+            self.instant.add(row.mono_us, f64::from(mw), |time_us, mw| power.held(time_us, mw));
         }
         if let Some(mw) = row.power_average_mw {
-            self.average.add(row.mono_us, f64::from(mw));
+            self.average.add(row.mono_us, f64::from(mw), |_, _| {});
         }
         if !self.holds(row.mono_us) {
             return;
@@ -157,14 +158,13 @@ impl Tally {
         self.counter.add(row.mono_us, row.energy_mj, row.epoch);
     }
 
-    pub(super) fn summary(mut self, gpu: &header::Gpu) -> GpuSummary {
-        self.ring_power.held(self.ring.finish());
+    pub(super) fn summary(self, gpu: &header::Gpu) -> GpuSummary {
         let (ring, counter) = (self.ring.energy(), self.counter.energy());
         let (instant, average) = (self.instant.energy(), self.average.energy());
         let sources = [("ring", ring), ("counter", counter), ("instant", instant), ("average", average)];
         let best = sources.into_iter().find_map(|(method, energy)| Some((method, energy?)));
         let disagreement = match (best, counter) {
-            (Some(("ring", best)), Some(counter)) => ((best.j - counter.j).abs() - counter.spread_j).max(0.0),
+            (Some(("ring", best)), Some(counter)) => (best.j - counter.j).abs(),
             _ => 0.0,
         };
         let bound = |sign: f64| best.map(|(_, e): (_, Energy)| e.j + sign * (e.spread_j + disagreement));
