@@ -22,30 +22,32 @@ import pyarrow.parquet as parquet
 TABLES = ("fast", "ring", "slow", "counter", "events")
 
 
+def duck(path: Path, what: str) -> tuple:
+    return duckdb.execute(f"SELECT {what} FROM read_parquet('{path}')").fetchone()
+
+
 def check(path: Path, simulated: bytes = b"true") -> int:
     arrow = parquet.read_table(path)
     metadata = parquet.read_metadata(path).metadata
     assert metadata[b"gpumon.simulated"] == simulated, f"{path}: {metadata}"
     frame = polars.read_parquet(path)
-    duck = duckdb.read_parquet(str(path))
-    assert arrow.column_names == frame.columns == duck.columns, path
-    assert arrow.num_rows == frame.height == duck.count("*").fetchone()[0], path
-    for field in arrow.schema:
+    duck_columns = duckdb.execute(f"DESCRIBE SELECT * FROM read_parquet('{path}')").fetchall()
+    assert arrow.column_names == frame.columns == [column[0] for column in duck_columns], path
+    assert arrow.num_rows == frame.height == duck(path, "count(*)")[0], path
+    for field, (_, duck_type, *_) in zip(arrow.schema, duck_columns):
         column = arrow[field.name]
         nulls = column.null_count
         assert frame[field.name].null_count() == nulls, (path, field)
-        duck_nulls = duckdb.sql(f'SELECT count(*) - count("{field.name}") FROM duck').fetchone()[0]
-        assert duck_nulls == nulls, (path, field)
+        assert duck(path, f'count(*) - count("{field.name}")')[0] == nulls, (path, field)
         if pyarrow.types.is_timestamp(field.type):
             assert (field.type.unit, field.type.tz) == ("us", "UTC"), field
             assert frame[field.name].dtype == polars.Datetime("us", "UTC"), frame[field.name].dtype
-            kind = duckdb.sql(f'SELECT typeof("{field.name}") FROM duck LIMIT 1').fetchone()[0]
-            assert kind == "TIMESTAMP WITH TIME ZONE", kind
+            assert duck_type == "TIMESTAMP WITH TIME ZONE", duck_type
         elif pyarrow.types.is_integer(field.type):
             assert pyarrow.types.is_signed_integer(field.type), field
             total = compute.sum(column).as_py()
             assert frame[field.name].cast(polars.Int64).sum() == (total or 0), (path, field)
-            assert duckdb.sql(f'SELECT sum("{field.name}") FROM duck').fetchone()[0] == total, (path, field)
+            assert duck(path, f'sum("{field.name}")')[0] == total, (path, field)
     return arrow.num_rows
 
 
