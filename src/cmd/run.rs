@@ -50,12 +50,17 @@ pub fn run(args: &RunArgs) -> Result<u8> {
     recorder.read_counters();
     tail(&recorder, args.tail, &signals);
     let ended = session::report_end(recorder.stop());
-    let losses = report(args)?;
-    ended?;
-    Ok(match exit_code(status) {
-        0 => summary::exit_code(args.sample.strict, &losses),
-        code => code,
-    })
+    let reported = report(args);
+    match (exit_code(status), ended.and(reported)) {
+        (0, losses) => Ok(summary::exit_code(args.sample.strict, &losses?)),
+        // The command's own failure is what its caller asked for.
+        (code, losses) => {
+            if let Err(error) = losses {
+                eprintln!("gpumon: {error:#}");
+            }
+            Ok(code)
+        }
+    }
 }
 
 /// Waits for the command; signals that it has not got by itself are passed on.

@@ -62,17 +62,30 @@ struct LaneGroup {
 }
 
 impl Session {
-    /// Asks each GPU's sensors once and lays out its lanes.
+    /// Asks each GPU's sensors once and lays out its lanes. A GPU that is lost already is left out, with a
+    /// warning; if none is left, the error is that of the last.
     pub fn prepare(
         devices: &[Arc<dyn Device>],
         clock: &dyn Clock,
         config: &Config,
     ) -> Result<Self, ReadError> {
-        let sensors = devices.iter().map(|d| Sensors::probe(d.as_ref())).collect::<Result<Vec<_>, _>>()?;
+        let mut last_error = None;
+        let probed = devices.iter().filter_map(|device| match Sensors::probe(device.as_ref()) {
+            Ok(sensors) => Some((device.clone(), sensors)),
+            Err(e) => {
+                tracing::warn!("{} is left out: {e}", device.identity());
+                last_error = Some(e);
+                None
+            }
+        });
+        let (devices, sensors): (Vec<_>, Vec<_>) = probed.unzip();
+        if let (true, Some(e)) = (devices.is_empty(), last_error) {
+            return Err(e);
+        }
         let origin = clock.mono().plus_us(LEAD_US);
         let start_wall = clock.wall().plus_us(LEAD_US);
         let mut session = Self {
-            header: header(devices, &sensors, start_wall, config),
+            header: header(&devices, &sensors, start_wall, config),
             origin,
             start_wall,
             lanes: Vec::new(),
