@@ -95,11 +95,10 @@ impl BasePower {
             let with_context_w = power(&row)?;
             let mhz = u32::try_from(row.frequency).ok()?;
             let bare = rows.iter().filter(|r| r.model == IDLE && r.frequency == row.frequency);
-            let static_w = bare.filter_map(|r| power(&r)).next().unwrap_or(with_context_w).min(with_context_w);
-            seen.insert(mhz).then_some((
-                mhz,
-                BaseParts { static_w, fan_w: 0.0, idle_w: with_context_w - static_w },
-            ))
+            let static_w =
+                bare.filter_map(|r| power(&r)).next().unwrap_or(with_context_w).min(with_context_w);
+            seen.insert(mhz)
+                .then_some((mhz, BaseParts { static_w, fan_w: 0.0, idle_w: with_context_w - static_w }))
         });
         Self::new(parts.collect::<Vec<_>>())
     }
@@ -139,8 +138,10 @@ mod tests {
 
     #[test]
     fn idle_rows_make_a_table() {
-        let idle = |model: &str, w| ProfileRow { avg_power_draw: Some(w), ..ProfileRow::new(model, 0, 1.0, 345) };
-        let base = BasePower::from_rows(&[idle(IDLE, 70.0), idle(IDLE_CONTEXT, 75.0), idle(IDLE_CONTEXT, 76.0)]);
+        let idle =
+            |model: &str, w| ProfileRow { avg_power_draw: Some(w), ..ProfileRow::new(model, 0, 1.0, 345) };
+        let base =
+            BasePower::from_rows(&[idle(IDLE, 70.0), idle(IDLE_CONTEXT, 75.0), idle(IDLE_CONTEXT, 76.0)]);
         assert_eq!(base.unwrap().at_w(345), Some(75.0));
         assert_eq!(BasePower::from_rows(&[]), Err(BaseError::Empty));
     }

@@ -199,8 +199,12 @@ pub fn binding(candidates: &[Candidate], latency_slo_ms: f64, rate_rps: f64) -> 
     let at_rate = fastest(&mut candidates.iter().filter(|c| c.throughput_rps >= rate_rps));
     match (in_time, at_rate) {
         (Some(in_time), Some(at_rate)) => Binding::Together { in_time, at_rate },
-        (None, _) => fastest(&mut candidates.iter()).map_or(Binding::NoRows, |nearest| Binding::Latency { nearest }),
-        (_, None) => widest(&mut candidates.iter()).map_or(Binding::NoRows, |nearest| Binding::Rate { nearest }),
+        (None, _) => {
+            fastest(&mut candidates.iter()).map_or(Binding::NoRows, |nearest| Binding::Latency { nearest })
+        }
+        (_, None) => {
+            widest(&mut candidates.iter()).map_or(Binding::NoRows, |nearest| Binding::Rate { nearest })
+        }
     }
 }
 
@@ -235,8 +239,12 @@ mod tests {
     #[test]
     fn what_binds_is_named_with_the_nearest() {
         let list = some(&[row(1, 2.0, 100.0), row(8, 9.0, 400.0)]);
-        assert!(matches!(binding(&list, 1.0, 10.0), Binding::Latency { nearest } if nearest.latency_ms == 2.0));
-        assert!(matches!(binding(&list, 9.0, 500.0), Binding::Rate { nearest } if nearest.throughput_rps == 400.0));
+        assert!(
+            matches!(binding(&list, 1.0, 10.0), Binding::Latency { nearest } if nearest.latency_ms == 2.0)
+        );
+        assert!(
+            matches!(binding(&list, 9.0, 500.0), Binding::Rate { nearest } if nearest.throughput_rps == 400.0)
+        );
         assert!(matches!(binding(&list, 5.0, 300.0), Binding::Together { in_time, at_rate }
             if in_time.batch == 1 && at_rate.batch == 8));
         assert_eq!(binding(&[], 5.0, 300.0), Binding::NoRows);

@@ -113,7 +113,10 @@ fn check_slices(problem: &Problem, gpu: &Gpu, found: &mut Vec<String>) {
 fn check_percents(gpu: &Gpu, found: &mut Vec<String>) {
     for p in &gpu.partitions {
         if p.share_pct.is_none_or(|pct| !(pct > 0.0 && pct <= 100.0)) || p.slices.is_some() {
-            found.push(format!("`{}` has no share_pct above 0 and up to 100, but GPUs are shared by MPS", p.model));
+            found.push(format!(
+                "`{}` has no share_pct above 0 and up to 100, but GPUs are shared by MPS",
+                p.model
+            ));
         }
     }
     let sum: f64 = gpu.partitions.iter().filter_map(|p| p.share_pct).sum();
@@ -129,12 +132,18 @@ fn check_partition(problem: &Problem, mhz: u32, p: &Partition, found: &mut Vec<S
         return;
     };
     if p.latency_ms.is_nan() || p.latency_ms > demand.latency_slo_ms {
-        found.push(format!("`{name}`: latency {} ms is above its SLO of {} ms", p.latency_ms, demand.latency_slo_ms));
+        found.push(format!(
+            "`{name}`: latency {} ms is above its SLO of {} ms",
+            p.latency_ms, demand.latency_slo_ms
+        ));
     }
     if !(p.rate_rps.is_finite() && p.rate_rps > 0.0) {
         found.push(format!("`{name}`: rate_rps is {}", p.rate_rps));
     } else if p.throughput_rps.is_nan() || p.throughput_rps < p.rate_rps * (1.0 - ROUNDING) {
-        found.push(format!("`{name}`: throughput {} items/s is below its rate of {}", p.throughput_rps, p.rate_rps));
+        found.push(format!(
+            "`{name}`: throughput {} items/s is below its rate of {}",
+            p.throughput_rps, p.rate_rps
+        ));
     }
     let Some(share) = p.share() else { return };
     let wanted = Candidate {

@@ -59,7 +59,9 @@ pub const OBJECTIVES: &[Objective] = &[
 
 /// There is no objective of this name.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("no objective `{0}`; there are power, energy, carbon, average-power, energy-per-request, carbon-per-request")]
+#[error(
+    "no objective `{0}`; there are power, energy, carbon, average-power, energy-per-request, carbon-per-request"
+)]
 pub struct UnknownObjective(String);
 
 impl Objective {
@@ -186,7 +188,8 @@ impl Cost {
             Objective::Power | Objective::AveragePower => once(base_w),
             Objective::Energy => Terms { fixed: 0.0, per_latency: base_w },
             Objective::Carbon => {
-                let per_latency = self.carbon.pue * self.carbon.g_per_kwh * base_w + embodied_g() / LIFETIME_S;
+                let per_latency =
+                    self.carbon.pue * self.carbon.g_per_kwh * base_w + embodied_g() / LIFETIME_S;
                 Terms { fixed: 0.0, per_latency }
             }
             Objective::EnergyPerRequest => once(base_w / self.total_rate_rps),

@@ -166,7 +166,9 @@ pub enum PlanError {
     #[error("not a plan: {0}")]
     Shape(String),
     /// It is of a later gpumon.
-    #[error("the plan has schema {found}, written by gpumon {by}; this gpumon reads up to {SCHEMA}, so use a newer one")]
+    #[error(
+        "the plan has schema {found}, written by gpumon {by}; this gpumon reads up to {SCHEMA}, so use a newer one"
+    )]
     Newer {
         /// Its schema.
         found: u64,

@@ -169,6 +169,19 @@ impl Problem {
         Ok(Self { gpu, sharing, geometry, models, clocks, gpus, load, cost })
     }
 
+    /// The same problem with every rate times `factor`; models that nothing can serve then keep no candidate.
+    pub fn with_rates_times(&self, factor: f64) -> Self {
+        let mut scaled = self.clone();
+        scaled.load *= factor;
+        scaled.cost.total_rate_rps *= factor;
+        for model in &mut scaled.models {
+            model.rate_rps *= factor;
+            let serves = |&i: &usize| model.candidates[i].meets(model.latency_slo_ms, model.rate_rps);
+            model.feasible = (0..model.candidates.len()).filter(serves).collect();
+        }
+        scaled
+    }
+
     /// Base power at this clock, W; `None` for a clock that the problem does not have.
     pub fn base_w(&self, frequency_mhz: u32) -> Option<f64> {
         self.clocks.iter().find(|(mhz, _)| *mhz == frequency_mhz).map(|(_, w)| *w)
@@ -210,7 +223,8 @@ fn clocks(
 mod tests {
     use super::*;
 
-    const WORKLOAD: &str = "[cluster]\ngpu = \"a100\"\n[[model]]\nname = \"m\"\nlatency_slo_ms = 5.0\nrate_rps = 10.0\n";
+    const WORKLOAD: &str =
+        "[cluster]\ngpu = \"a100\"\n[[model]]\nname = \"m\"\nlatency_slo_ms = 5.0\nrate_rps = 10.0\n";
 
     fn row(frequency: i32) -> ProfileRow {
         ProfileRow {
@@ -222,7 +236,12 @@ mod tests {
         }
     }
 
-    fn problem(load: f64, max: Option<f64>, rows: &[ProfileRow], text: &str) -> Result<Problem, ProblemError> {
+    fn problem(
+        load: f64,
+        max: Option<f64>,
+        rows: &[ProfileRow],
+        text: &str,
+    ) -> Result<Problem, ProblemError> {
         let workload = Workload::parse(text).unwrap();
         let base = BasePower::parse("frequency_mhz,static_w,fan_w,idle_w\n600,1,2,3\n").unwrap();
         let mut ask = Ask::new(&workload, rows, &base, Objective::Power);

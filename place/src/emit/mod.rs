@@ -18,7 +18,9 @@ pub enum EmitError {
     #[error("`{0}` has no `run` in the workload; give its worker as a list: program and arguments")]
     NoRun(String),
     /// A model of the plan is not in the workload.
-    #[error("the plan serves `{0}`, which the workload does not list; use the workload that the plan was made from")]
+    #[error(
+        "the plan serves `{0}`, which the workload does not list; use the workload that the plan was made from"
+    )]
     UnknownModel(String),
     /// A program's name cannot be started from a shell.
     #[error("`run` of `{model}` {why}")]

@@ -33,17 +33,18 @@ pub fn quote(text: &str) -> String {
 
 fn script(index: usize, gpu: &Gpu, workload: &Workload) -> Result<Emitted, EmitError> {
     let mig = gpu.partitions.iter().all(|p| p.slices.is_some());
-    let mut text = HEAD.replace("@INDEX@", &index.to_string()).replace("@MHZ@", &gpu.frequency_mhz.to_string());
+    let mut text =
+        HEAD.replace("@INDEX@", &index.to_string()).replace("@MHZ@", &gpu.frequency_mhz.to_string());
     text += if mig { MIG } else { MPS };
     text += "\n# Workers\n";
     for partition in &gpu.partitions {
-        worker(&mut text, partition, workload)?;
+        worker(&mut text, partition, mig, workload)?;
     }
     text += TAIL;
     Ok(Emitted { name: format!("gpu{index}.sh"), text })
 }
 
-fn worker(text: &mut String, p: &Partition, workload: &Workload) -> Result<(), EmitError> {
+fn worker(text: &mut String, p: &Partition, mig: bool, workload: &Workload) -> Result<(), EmitError> {
     let model = workload.models.iter().find(|m| m.name == p.model);
     let model = model.ok_or_else(|| EmitError::UnknownModel(p.model.clone()))?;
     let run = model.run.as_deref().filter(|r| !r.is_empty());
@@ -51,11 +52,11 @@ fn worker(text: &mut String, p: &Partition, workload: &Workload) -> Result<(), E
     check_argv(&p.model, argv)?;
     // Writing to a String cannot fail.
     let _ = match (p.slices, p.start_slot, p.share_pct) {
-        (Some(slices), Some(start), None) => {
+        (Some(slices), Some(start), None) if mig => {
             let id = profile_id(slices).ok_or_else(|| EmitError::NoPlace(p.model.clone()))?;
             writeln!(text, "\ninstance {id} {start}   # {slices} of 7 slices")
         }
-        (None, None, Some(pct)) => writeln!(text, "\nshare={pct:.4}"),
+        (None, None, Some(pct)) if !mig => writeln!(text, "\nshare={pct:.4}"),
         _ => return Err(EmitError::NoPlace(p.model.clone())),
     };
     let words: Vec<String> = argv.iter().map(|a| quote(a)).collect();
@@ -72,7 +73,9 @@ fn check_argv(model: &str, argv: &[String]) -> Result<(), EmitError> {
         return wrong("holds a NUL byte, which no argument can");
     }
     if argv[0].contains('=') {
-        return wrong("starts a program with `=` in its name, which `env` reads as a variable; start it through a link");
+        return wrong(
+            "starts a program with `=` in its name, which `env` reads as a variable; start it through a link",
+        );
     }
     if argv[0].is_empty() {
         return wrong("starts a program without a name");
@@ -199,8 +202,17 @@ CUDA_VISIBLE_DEVICES="$gpu" nvidia-cuda-mps-control -d
 "#;
 
 const TAIL: &str = r#"
-# The first failure ends the script, which stops the rest.
-for pid in $workers; do
-  wait "$pid"
+# Wait for all; the first failure ends the script, which stops the rest.
+while [ -n "$workers" ]; do
+  sleep 1
+  running=
+  for pid in $workers; do
+    if kill -0 "$pid" 2>/dev/null; then
+      running="$running $pid"
+    else
+      wait "$pid"
+    fi
+  done
+  workers=$running
 done
 "#;

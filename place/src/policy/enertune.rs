@@ -28,8 +28,22 @@ use crate::candidate::Share;
 use crate::plan::Placed;
 use crate::problem::Problem;
 
-/// The policy `enertune`.
-pub struct EnerTune;
+/// The policy `enertune`; what it does beyond the published steps can be left out, to see what each part is worth.
+#[derive(Clone, Copy, Debug)]
+pub struct EnerTune {
+    /// Merge by force as long as that is possible and keep the cheapest, instead of stopping at the first plan that
+    /// needs no more GPUs than there are.
+    pub every_count: bool,
+    /// Try every order of models and kind of forced merge, instead of the published one.
+    pub every_order: bool,
+}
+
+impl EnerTune {
+    /// As registered.
+    pub const WHOLE: Self = Self { every_count: true, every_order: true };
+    /// The published steps alone.
+    pub const STEPS: Self = Self { every_count: false, every_order: false };
+}
 
 /// Most slices of a model in a forced merge.
 const FORCED_CAP: u8 = 4;
@@ -80,15 +94,18 @@ impl Policy for EnerTune {
         let bound = problem.gpus.map_or(usize::MAX, |n| n as usize);
         let mut best: Option<Vec<Bin>> = None;
         let mut nearest = usize::MAX;
-        for &(order, force) in VARIANTS {
+        let variants = if self.every_order { VARIANTS } else { &VARIANTS[..1] };
+        for &(order, force) in variants {
             let mut bins = packed(&packer, &alone, order);
             loop {
                 let plan = emptied(&packer, bins.clone());
-                nearest = nearest.min(plan.len());
-                if plan.len() <= bound && best.as_ref().is_none_or(|b| total(&plan) < total(b)) {
+                let plan_gpus = plan.len();
+                nearest = nearest.min(plan_gpus);
+                if plan_gpus <= bound && best.as_ref().is_none_or(|b| total(&plan) < total(b)) {
                     best = Some(plan);
                 }
-                if !merged(&packer, &mut bins, force) {
+                let enough = !self.every_count && plan_gpus <= bound;
+                if enough || !merged(&packer, &mut bins, force) {
                     break;
                 }
             }
@@ -98,6 +115,7 @@ impl Policy for EnerTune {
             gpus: problem.gpus.unwrap_or(0),
             nearest,
             hardest: hardest(problem),
+            rates_that_fit: None,
         })?;
         Ok(packer.placed(&best))
     }
@@ -187,17 +205,17 @@ fn swing_w(problem: &Problem, bin: &Bin) -> f64 {
 fn merged(packer: &Packer, bins: &mut Vec<Bin>, force: Force) -> bool {
     let pairs = || (0..bins.len()).rev().flat_map(|low| (0..low).rev().map(move |high| (low, high)));
     let clocks = 0..packer.problem.clocks.len();
-    let mut found = clocks.flat_map(|clock| pairs().map(move |pair| (clock, pair))).filter_map(
-        |(clock, (low, high))| {
+    let mut found =
+        clocks.flat_map(|clock| pairs().map(move |pair| (clock, pair))).filter_map(|(clock, (low, high))| {
             if clock < bins[low].clock.max(bins[high].clock) {
                 return None;
             }
-            let moved: Vec<usize> = bins[low].items.iter().chain(&bins[high].items).map(|i| i.model).collect();
+            let moved: Vec<usize> =
+                bins[low].items.iter().chain(&bins[high].items).map(|i| i.model).collect();
             let bin = packer.cheapest(clock, &[], &moved, FORCED_CAP)?;
             let added = bin.cost - bins[low].cost - bins[high].cost;
             Some((added, low, high, bin))
-        },
-    );
+        });
     let chosen = match force {
         Force::First => found.next(),
         Force::Cheapest => found.min_by(|a, b| a.0.total_cmp(&b.0)),
@@ -221,5 +239,5 @@ fn hardest(problem: &Problem) -> String {
     let most = problem.models.iter().map(least).max().unwrap_or(0);
     let names: Vec<_> =
         problem.models.iter().filter(|m| least(m) == most).map(|m| format!("`{}`", m.name)).collect();
-    format!("{} with at least {}", names.join(", "), Share::Slices(most))
+    format!("{}: at least {} each", names.join(", "), Share::Slices(most))
 }

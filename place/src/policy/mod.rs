@@ -22,7 +22,7 @@ pub trait Policy: Sync {
 }
 
 /// Every system.
-pub const POLICIES: &[&dyn Policy] = &[&enertune::EnerTune];
+pub const POLICIES: &[&dyn Policy] = &[&enertune::EnerTune::WHOLE];
 
 /// Why there is no plan.
 #[derive(Debug, thiserror::Error, PartialEq)]
@@ -36,7 +36,9 @@ pub enum PlaceError {
         known: String,
     },
     /// The system does not share GPUs this way.
-    #[error("`{system}` places {does}, but cluster.sharing is `{asked}`; choose another system or kind of sharing")]
+    #[error(
+        "`{system}` places {does}, but cluster.sharing is `{asked}`; choose another system or kind of sharing"
+    )]
     Sharing {
         /// The system.
         system: &'static str,
@@ -48,7 +50,7 @@ pub enum PlaceError {
     /// The models do not fit on the GPUs that there are.
     #[error(
         "the number of GPUs binds: `{system}` found no plan on {gpus} GPUs; the nearest takes {nearest}, so give it that \
-         many, or lower the load ({hardest} takes the most of a GPU)"
+         many{} ({hardest})", lower(*.rates_that_fit)
     )]
     TooFewGpus {
         /// The system.
@@ -59,6 +61,8 @@ pub enum PlaceError {
         nearest: usize,
         /// The models that need the largest share, in words.
         hardest: String,
+        /// The part of every rate that does fit, where it was looked for and found.
+        rates_that_fit: Option<f64>,
     },
     /// The system's plan does not hold; a fault of gpumon, not of the input.
     #[error("the plan of `{system}` is not sound, which is a fault of gpumon: {}", join(.violations))]
@@ -74,6 +78,10 @@ fn join(list: &[Violation]) -> String {
     list.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
+fn lower(rates_that_fit: Option<f64>) -> String {
+    rates_that_fit.map_or_else(String::new, |part| format!(", or lower every rate to {:.0} %", part * 100.0))
+}
+
 /// The policy of this name.
 pub fn policy(name: &str) -> Result<&'static dyn Policy, PlaceError> {
     let found = POLICIES.iter().find(|p| p.name() == name).copied();
@@ -85,8 +93,38 @@ pub fn policy(name: &str) -> Result<&'static dyn Policy, PlaceError> {
 
 /// A plan for `problem` by the system of this name, checked.
 pub fn place(problem: &Problem, system: &str) -> Result<Plan, PlaceError> {
-    let policy = policy(system)?;
-    let plan = Plan::new(problem, policy.name(), &policy.solve(problem)?);
+    solve(problem, policy(system)?)
+}
+
+/// A plan for `problem` by this policy, checked.
+pub fn solve(problem: &Problem, policy: &dyn Policy) -> Result<Plan, PlaceError> {
+    let placed = policy.solve(problem).map_err(|error| with_lower_rates(problem, policy, error))?;
+    let plan = Plan::new(problem, policy.name(), &placed);
     let violations = check(problem, &plan);
-    if violations.is_empty() { Ok(plan) } else { Err(PlaceError::Unsound { system: policy.name(), violations }) }
+    if violations.is_empty() {
+        Ok(plan)
+    } else {
+        Err(PlaceError::Unsound { system: policy.name(), violations })
+    }
+}
+
+/// Halvings when the rates that fit are looked for: to 1.6 % of the rates asked.
+const HALVINGS: usize = 6;
+
+/// The error with the largest part of the rates that the policy does find a plan for.
+fn with_lower_rates(problem: &Problem, policy: &dyn Policy, mut error: PlaceError) -> PlaceError {
+    if let PlaceError::TooFewGpus { rates_that_fit, .. } = &mut error {
+        let (mut fits, mut too_much) = (0.0, 1.0);
+        for _ in 0..HALVINGS {
+            let middle = (fits + too_much) / 2.0;
+            // Words give whole percents, rounded down, so that what they say does fit.
+            let part = (middle * 100.0_f64).floor() / 100.0;
+            if part > 0.0 && policy.solve(&problem.with_rates_times(part)).is_ok() {
+                (fits, *rates_that_fit) = (middle, Some(part));
+            } else {
+                too_much = middle;
+            }
+        }
+    }
+    error
 }

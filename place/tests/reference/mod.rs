@@ -1,6 +1,7 @@
 //! The published EnerTune data, read where it lies; it is never part of this project.
 
-#![allow(dead_code)]
+// Helpers of tests may panic as tests do; each test uses some of them.
+#![allow(dead_code, clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -22,8 +23,10 @@ pub struct Reference {
 
 /// The reference, or `None` with a word when it is not there; a failure where it is required.
 pub fn reference() -> Option<Reference> {
-    let root = std::env::var_os("GPUMON_REFERENCE")
-        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared/reference"), PathBuf::from);
+    let root = std::env::var_os("GPUMON_REFERENCE").map_or_else(
+        || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared/reference"),
+        PathBuf::from,
+    );
     let folder = root.join("a100");
     if !folder.is_dir() {
         assert!(
