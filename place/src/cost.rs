@@ -3,14 +3,9 @@
 //! Symbols of one GPU: base power B (W), models i with dynamic powers d_i (W), batch times l_i (ms), rates r_i and
 //! throughputs t_i (items/s); R is the rate of all models of the problem.
 //!
-//! | objective | cost | unit |
-//! |---|---|---|
-//! | `power` | B + Σ d_i | W |
-//! | `energy` | one batch of each at once; Σ over the intervals between departures of (B + Σ d of those still running) × interval | W·ms |
-//! | `carbon` | PUE × CI × energy + (max l / lifetime) × C_m | g as published, see below |
-//! | `average-power` | B + Σ d_i r_i / t_i | W |
-//! | `energy-per-request` | average power / R | J |
-//! | `carbon-per-request` | (PUE × CI × average power / 3.6e6 + C_m / lifetime) / R | g |
+//! [`Objective::formula`] has each objective's cost of one GPU and [`Objective::unit`] its unit. Energy is that of one
+//! batch of each model, all started at once: Σ over the intervals between departures of (B + Σ d of those still
+//! running) × interval.
 //!
 //! A plan costs the sum over its GPUs; a GPU without models costs nothing.
 //!
@@ -31,7 +26,7 @@ use std::fmt;
 use std::str::FromStr;
 
 /// What is to be least.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Objective {
     /// Power while every model runs, W.
     Power,
@@ -42,6 +37,7 @@ pub enum Objective {
     /// Power with duty cycles, W.
     AveragePower,
     /// Average power over the rate of requests, J.
+    #[default]
     EnergyPerRequest,
     /// Operational and embodied carbon over the rate of requests, g.
     CarbonPerRequest,
@@ -74,6 +70,18 @@ impl Objective {
             Self::AveragePower => "average-power",
             Self::EnergyPerRequest => "energy-per-request",
             Self::CarbonPerRequest => "carbon-per-request",
+        }
+    }
+
+    /// Its cost of one GPU, in the symbols of this module.
+    pub fn formula(self) -> &'static str {
+        match self {
+            Self::Power => "B + Σ d_i",
+            Self::Energy => "B × max l + Σ d_i l_i",
+            Self::Carbon => "PUE × CI × energy + (max l / lifetime) × C_m",
+            Self::AveragePower => "B + Σ d_i r_i / t_i",
+            Self::EnergyPerRequest => "average power / R",
+            Self::CarbonPerRequest => "(PUE × CI × average power / 3.6e6 + C_m / lifetime) / R",
         }
     }
 

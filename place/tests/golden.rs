@@ -54,6 +54,9 @@ fn no_plan_is_costlier_than_the_artifacts() {
         assert!(ours.cost <= theirs.cost * (1.0 + 1e-9), "{name}: {} above {}", ours.cost, theirs.cost);
         assert_eq!(check(&problem, &Plan::parse(&ours.to_json().unwrap()).unwrap()), [], "{name}");
         let steps = solve(&problem, &EnerTune::STEPS);
+        if let Ok(steps) = &steps {
+            assert!(steps.cost <= theirs.cost * (1.0 + 1e-9), "{name}: steps {}", steps.cost);
+        }
         let counts = solve(&problem, &EnerTune { every_count: true, every_order: false });
         let gain = (ours.cost / theirs.cost - 1.0) * 100.0;
         let (result, why) = if gain > -1e-7 {

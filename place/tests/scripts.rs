@@ -164,8 +164,9 @@ fn the_gpu_is_set_up_as_planned_and_put_back() {
     let mhz = plan.gpus[0].frequency_mhz;
     let mut wanted = vec![
         "-i 3 --query-gpu=mig.mode.current --format=csv,noheader".to_owned(),
-        format!("-i 3 -lgc {mhz},{mhz}"),
         "-i 3 -mig 1".to_owned(),
+        "-i 3 --query-gpu=mig.mode.current --format=csv,noheader".to_owned(),
+        format!("-i 3 -lgc {mhz},{mhz}"),
     ];
     for p in &plan.gpus[0].partitions {
         let id = [0, 19, 14, 9, 5, 0, 0, 0][usize::from(p.slices.unwrap())];

@@ -1,6 +1,6 @@
 //! One POSIX shell script a GPU: it sets the GPU up as the plan says, runs the workers, and undoes it all.
 //!
-//! Rule: a script locks the SM clock, creates the MIG instances at the plan's starts (or starts MPS), starts every
+//! Rule: a script turns MIG on and creates the instances at the plan's starts (or starts MPS), locks the SM clock, starts every
 //! worker with its argv from the workload, waits for them, and on exit, whichever way, stops the workers and puts the
 //! GPU back. It takes the GPU's index or UUID as its argument; without one, its own number.
 //! Each worker finds in its environment `CUDA_VISIBLE_DEVICES`, `GPUMON_MODEL`, `GPUMON_BATCH` and `GPUMON_RATE_RPS`.
@@ -126,6 +126,8 @@ start() {
 "#;
 
 const MIG: &str = r#"
+mig_mode() { nvidia-smi -i "$gpu" --query-gpu=mig.mode.current --format=csv,noheader; }
+
 # UUIDs of this GPU's MIG devices, one a line.
 mig_devices() {
   nvidia-smi -L | awk -v gpu="$gpu" '
@@ -168,15 +170,20 @@ if [ -n "$(mig_devices)" ]; then
   say "GPU $gpu has MIG devices already; remove them first (nvidia-smi mig -dci, then -dgi)"
   exit 1
 fi
-mode=$(nvidia-smi -i "$gpu" --query-gpu=mig.mode.current --format=csv,noheader)
+mode=$(mig_mode)
 trap undo EXIT
 trap 'exit 129' HUP
 trap 'exit 130' INT
 trap 'exit 143' TERM
-nvidia-smi -i "$gpu" -lgc "$mhz,$mhz"
 if [ "$mode" != Enabled ]; then
   nvidia-smi -i "$gpu" -mig 1
+  if [ "$(mig_mode)" != Enabled ]; then
+    say "MIG mode of GPU $gpu waits for a reset; stop what uses the GPU and reset it (nvidia-smi -i $gpu -r)"
+    exit 1
+  fi
 fi
+# After MIG mode, because a GPU may be reset for that, which unlocks its clock.
+nvidia-smi -i "$gpu" -lgc "$mhz,$mhz"
 "#;
 
 const MPS: &str = r#"

@@ -13,7 +13,7 @@
 //!
 //! Cases: step 5 goes on until nothing can be merged, and of the plans after each step 4 that use no more GPUs than
 //! there are, the cheapest is taken, of equals the first; so every count is tried, whether the count is bound or free.
-//! Beyond the published order of trying ([`VARIANTS`]), the planner also starts from other orders of the models and
+//! Beyond the published order of trying (the list `VARIANTS`), the planner also starts from other orders of the models and
 //! forces the merge of least cost instead of the first; of all, the cheapest plan is taken.
 //! Not done: moving single models between GPUs, which is left to `optimal`.
 //!

@@ -1,6 +1,7 @@
 //! The systems that can place, one file each, and the way from a problem to a checked plan.
 //!
-//! Adding one: a file with a [`Policy`], one line in [`POLICIES`]; the tests in `tests/policies.rs` run over the list.
+//! Adding one: a file with a [`Policy`], one line in [`POLICIES`]; the tests in `tests/policies.rs` run over the
+//! list, and `docs/placing.md` shows it.
 
 pub mod enertune;
 mod pack;

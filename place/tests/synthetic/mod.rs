@@ -12,13 +12,22 @@ pub const CLOCKS: [i32; 15] =
 const BATCHES: [i32; 6] = [1, 2, 4, 8, 16, 32];
 const SLICES: [i32; 5] = [1, 2, 3, 4, 7];
 
+/// Figures as a table would have them.
+fn rounded(value: f64) -> f64 {
+    (value * 1e3).round() / 1e3
+}
+
 /// Base power that rises with the clock.
 pub fn base() -> BasePower {
     let at = |mhz: i32| {
         let f = f64::from(mhz) / 1410.0;
         (
             mhz as u32,
-            BaseParts { static_w: 22.0 + 22.0 * f.powi(4), fan_w: 20.0, idle_w: 1.0 + 7.0 * f.powi(3) },
+            BaseParts {
+                static_w: rounded(22.0 + 22.0 * f.powi(4)),
+                fan_w: 20.0,
+                idle_w: rounded(1.0 + 7.0 * f.powi(3)),
+            },
         )
     };
     BasePower::new(CLOCKS.map(at)).unwrap()
@@ -37,9 +46,9 @@ pub fn rows(model: &str, work_ms: f64, dynamic_w: f64) -> Vec<ProfileRow> {
         let power_w = dynamic_w * s.sqrt() * f * f * (0.5 + b / (b + 8.0));
         rows.push(ProfileRow {
             mig_slices: Some(slices),
-            latency: Some(latency_ms),
-            throughput: Some(b / latency_ms * 1e3),
-            dynamic_power_draw: Some(power_w),
+            latency: Some(rounded(latency_ms)),
+            throughput: Some(rounded(b / latency_ms * 1e3)),
+            dynamic_power_draw: Some(rounded(power_w)),
             ..ProfileRow::new(model, batch, s, mhz)
         });
     }
@@ -54,8 +63,8 @@ pub fn workload(models: usize) -> (Workload, Vec<ProfileRow>) {
         let work_ms = 0.5 * 1.7f64.powi(i as i32 % 7);
         text += &format!(
             "[[model]]\nname = \"m{i}\"\nlatency_slo_ms = {}\nrate_rps = {}\nrun = [\"true\"]\n",
-            work_ms * 12.0,
-            (120 + 130 * (i % 4)) as f64 / work_ms
+            rounded(work_ms * 12.0),
+            rounded((120 + 130 * (i % 4)) as f64 / work_ms)
         );
         all.extend(rows(&format!("m{i}"), work_ms, 60.0 + 15.0 * (i % 5) as f64));
     }
