@@ -169,7 +169,7 @@ fn a_thousand_random_workloads_have_a_sound_plan_or_a_named_reason() {
         }
         for model in &mut workload.models {
             model.rate_rps *= rng.random_range(0.05..1.6);
-            model.latency_slo_ms *= rng.random_range(0.3..2.0);
+            model.latency_slo_ms *= rng.random_range(0.05..2.0);
         }
         let objective = OBJECTIVES[rng.random_range(0..OBJECTIVES.len())];
         let gpus = rng.random_bool(0.5).then(|| rng.random_range(1..7));
@@ -203,5 +203,5 @@ fn a_thousand_random_workloads_have_a_sound_plan_or_a_named_reason() {
         }
     }
     eprintln!("{planned} planned, {infeasible} infeasible, {too_few} on too few GPUs");
-    assert!(planned > 300 && infeasible > 0, "{planned} {infeasible}");
+    assert!(planned > 100 && infeasible > 0, "{planned} {infeasible}");
 }

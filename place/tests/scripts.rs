@@ -39,6 +39,7 @@ printf '%s\0' "$GPUMON_MODEL" "$GPUMON_BATCH" "$GPUMON_RATE_RPS" "$CUDA_VISIBLE_
 case "$1" in
   fail) exit 7 ;;
   hang) exec sleep 600 ;;
+  deaf) trap '' TERM; while :; do sleep 1; done ;;
 esac
 "#;
 
@@ -163,6 +164,7 @@ fn the_gpu_is_set_up_as_planned_and_put_back() {
     let log: Vec<String> = ground.read("log").lines().filter(|l| *l != "-L").map(str::to_owned).collect();
     let mhz = plan.gpus[0].frequency_mhz;
     let mut wanted = vec![
+        "mig -i 3 -lgi".to_owned(),
         "-i 3 --query-gpu=mig.mode.current --format=csv,noheader".to_owned(),
         "-i 3 -mig 1".to_owned(),
         "-i 3 --query-gpu=mig.mode.current --format=csv,noheader".to_owned(),
@@ -206,6 +208,16 @@ fn a_signal_undoes_everything() {
     assert!(ground.read("log").ends_with("-i 3 -mig 0\n-i 3 -rgc\n"));
 }
 
+#[test]
+fn a_worker_that_does_not_listen_is_killed() {
+    let ground = Ground::new("Enabled\n");
+    let run = |what: &str| vec![ground.worker(), what.to_owned()];
+    let (plan, workload) = planned(&[("a".into(), run("deaf")), ("b".into(), run("fail"))]);
+    let started = std::time::Instant::now();
+    assert_eq!(ground.run(&scripts(&plan, &workload).unwrap()[0]).status.code(), Some(7));
+    assert!(started.elapsed().as_secs() >= 9, "it has ten seconds to end");
+}
+
 impl Ground {
     fn seen_files(&self) -> usize {
         let files = fs::read_dir(self.0.path()).unwrap();
@@ -220,7 +232,7 @@ fn a_gpu_with_instances_is_refused_and_left_alone() {
     let (plan, workload) = planned(&[("a".into(), vec![ground.worker()])]);
     let out = ground.run(&scripts(&plan, &workload).unwrap()[0]);
     assert_eq!(out.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&out.stderr).contains("has MIG devices already"));
+    assert!(String::from_utf8_lossy(&out.stderr).contains("has MIG instances already"));
     assert_eq!(ground.read("log"), "-L\n");
 }
 

@@ -1,8 +1,8 @@
 //! One POSIX shell script a GPU: it sets the GPU up as the plan says, runs the workers, and undoes it all.
 //!
-//! Rule: a script turns MIG on and creates the instances at the plan's starts (or starts MPS), locks the SM clock, starts every
-//! worker with its argv from the workload, waits for them, and on exit, whichever way, stops the workers and puts the
-//! GPU back. It takes the GPU's index or UUID as its argument; without one, its own number.
+//! Rule: a script turns MIG on (or starts MPS), locks the SM clock, creates the instances at the plan's starts, starts
+//! every worker with its argv from the workload, waits for them, and on exit, whichever way, stops the workers and
+//! puts the GPU back. It takes the GPU's index or UUID as its argument; without one, its own number.
 //! Each worker finds in its environment `CUDA_VISIBLE_DEVICES`, `GPUMON_MODEL`, `GPUMON_BATCH` and `GPUMON_RATE_RPS`.
 //! Cases: a GPU that has MIG instances already is refused, since undoing would take those too; MIG mode is put back
 //! as it was; a worker that fails stops the rest, and its exit status becomes the script's.
@@ -99,9 +99,30 @@ workers=
 
 say() { printf 'gpumon: %s\n' "$*" >&2; }
 
+# forget PID: takes one off the list of workers.
+forget() {
+  rest=
+  for worker in $workers; do
+    [ "$worker" = "$1" ] || rest="$rest $worker"
+  done
+  workers=$rest
+}
+
+# Asks each worker to end, and kills those that have not after ten seconds.
 stop_workers() {
   for pid in $workers; do kill "$pid" 2>/dev/null || :; done
-  for pid in $workers; do wait "$pid" 2>/dev/null || :; done
+  seconds=0
+  while [ -n "$workers" ]; do
+    for pid in $workers; do
+      kill -0 "$pid" 2>/dev/null || forget "$pid"
+    done
+    [ -n "$workers" ] || break
+    if [ "$seconds" -eq 10 ]; then
+      for pid in $workers; do kill -9 "$pid" 2>/dev/null || :; done
+    fi
+    seconds=$((seconds + 1))
+    sleep 1
+  done
 }
 
 # Whatever was done so far is undone, the last first.
@@ -166,8 +187,8 @@ put_back() {
 }
 
 # Set-up
-if [ -n "$(mig_devices)" ]; then
-  say "GPU $gpu has MIG devices already; remove them first (nvidia-smi mig -dci, then -dgi)"
+if [ -n "$(mig_devices)" ] || nvidia-smi mig -i "$gpu" -lgi 2>/dev/null | grep -q ' MIG '; then
+  say "GPU $gpu has MIG instances already; remove them first (nvidia-smi mig -dci, then -dgi)"
   exit 1
 fi
 mode=$(mig_mode)
@@ -212,14 +233,11 @@ const TAIL: &str = r#"
 # Wait for all; the first failure ends the script, which stops the rest.
 while [ -n "$workers" ]; do
   sleep 1
-  running=
   for pid in $workers; do
-    if kill -0 "$pid" 2>/dev/null; then
-      running="$running $pid"
-    else
+    if ! kill -0 "$pid" 2>/dev/null; then
+      forget "$pid"
       wait "$pid"
     fi
   done
-  workers=$running
 done
 "#;
