@@ -6,12 +6,16 @@
 //! table    how a row type becomes a Parquet table and a chapter of docs/schema.md
 //! rows     the tables of a recording: fast, ring, slow, counter, events
 //! header   recording.json: who recorded what, on which GPUs, and how it ended
+//! profile  the rows of a profile: one measured point of one model
+//! workload the workload file: what is to be served, on which GPUs
 //! geometry which MIG slices fit on a GPU together, and where
 //! ```
 
 pub mod clock;
 pub mod geometry;
 pub mod header;
+pub mod profile;
 pub mod rows;
 pub mod table;
 pub mod units;
+pub mod workload;

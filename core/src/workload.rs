@@ -1,0 +1,195 @@
+//! The workload file: what is to be served, within which latency, on which GPUs.
+//!
+//! ```toml
+//! [cluster]
+//! gpu = "a100"            # kind of GPU
+//! gpus = 6                # how many there are; left out: as many as it takes
+//! sharing = "mig"         # or "mps"
+//! frequencies_mhz = [210, 1410]   # clocks to choose from; left out: those of the profile
+//! carbon_g_per_kwh = 490
+//! pue = 1.1
+//!
+//! [[model]]
+//! name = "resnet50"
+//! latency_slo_ms = 47.6   # of one batch
+//! rate_rps = 1392.0       # items a second
+//! run = ["python3", "worker.py", "resnet50"]   # how its worker starts; an argv list, never a shell string
+//! ```
+//!
+//! Every error names the key, what it holds, what was expected and what to do.
+
+use std::collections::HashSet;
+
+use serde::{Deserialize, Serialize};
+
+/// The whole file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Workload {
+    /// The GPUs.
+    pub cluster: Cluster,
+    /// The models.
+    #[serde(default, rename = "model")]
+    pub models: Vec<Model>,
+}
+
+/// How GPUs are shared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Sharing {
+    /// MIG instances.
+    Mig,
+    /// MPS percentages.
+    Mps,
+}
+
+/// The GPUs that models are placed on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cluster {
+    /// Kind of GPU: one of [`GPU_KINDS`].
+    pub gpu: String,
+    /// How many there are; as many as it takes if absent.
+    pub gpus: Option<u32>,
+    /// How they are shared.
+    pub sharing: Option<Sharing>,
+    /// SM clocks to choose from, MHz; those of the profile if absent.
+    pub frequencies_mhz: Option<Vec<u32>>,
+    /// Carbon intensity of the electricity, g/kWh.
+    pub carbon_g_per_kwh: Option<f64>,
+    /// Power usage effectiveness of the building.
+    pub pue: Option<f64>,
+}
+
+/// One model to serve.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Model {
+    /// Its name, as in the profile.
+    pub name: String,
+    /// Longest time of one batch, ms.
+    pub latency_slo_ms: f64,
+    /// Items a second.
+    pub rate_rps: f64,
+    /// How its worker starts: program and arguments.
+    pub run: Option<Vec<String>>,
+}
+
+/// Kinds of GPU that a cluster may have.
+pub const GPU_KINDS: &[&str] = &["a100", "h100", "h200"];
+
+/// Why a workload file cannot be used.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WorkloadError {
+    /// It is not TOML of this shape; the message gives line and column.
+    #[error("{0}")]
+    Shape(String),
+    /// There is nothing to serve.
+    #[error("no [[model]] is listed; add at least one, with name, latency_slo_ms and rate_rps")]
+    Empty,
+    /// A value is out of its range.
+    #[error("`{key}` is {found}; expected {expected}")]
+    Value {
+        /// Key, with the model's name where it belongs to one.
+        key: String,
+        /// What it holds.
+        found: String,
+        /// What was expected.
+        expected: &'static str,
+    },
+    /// Two models share a name.
+    #[error("two [[model]]s are called `{0}`; names tell models apart, so give one another name")]
+    Twice(String),
+}
+
+impl Workload {
+    /// The workload that a TOML text describes.
+    pub fn parse(text: &str) -> Result<Self, WorkloadError> {
+        let workload: Self =
+            toml::from_str(text).map_err(|e| WorkloadError::Shape(e.to_string().trim().into()))?;
+        workload.check()?;
+        Ok(workload)
+    }
+
+    fn check(&self) -> Result<(), WorkloadError> {
+        let cluster = &self.cluster;
+        if !GPU_KINDS.contains(&cluster.gpu.as_str()) {
+            return Err(wrong("cluster.gpu", &cluster.gpu, "`a100`, `h100` or `h200`"));
+        }
+        if cluster.gpus == Some(0) {
+            return Err(wrong("cluster.gpus", &0, "at least 1, or no such line for as many as it takes"));
+        }
+        if cluster.frequencies_mhz.as_ref().is_some_and(|f| f.is_empty() || f.contains(&0)) {
+            return Err(wrong("cluster.frequencies_mhz", &"empty or has a 0", "clocks in MHz"));
+        }
+        positive("cluster.carbon_g_per_kwh", cluster.carbon_g_per_kwh.filter(|c| *c != 0.0))?;
+        if let Some(pue) = cluster.pue.filter(|p| !(p.is_finite() && *p >= 1.0)) {
+            return Err(wrong("cluster.pue", &pue, "a number of at least 1"));
+        }
+        if self.models.is_empty() {
+            return Err(WorkloadError::Empty);
+        }
+        let mut names = HashSet::new();
+        for model in &self.models {
+            if model.name.is_empty() || model.name.starts_with('@') {
+                return Err(wrong("model.name", &model.name, "a name that does not begin with @"));
+            }
+            if !names.insert(&model.name) {
+                return Err(WorkloadError::Twice(model.name.clone()));
+            }
+            positive(&format!("latency_slo_ms of `{}`", model.name), Some(model.latency_slo_ms))?;
+            positive(&format!("rate_rps of `{}`", model.name), Some(model.rate_rps))?;
+            if model.run.as_ref().is_some_and(Vec::is_empty) {
+                let key = format!("run of `{}`", model.name);
+                return Err(wrong(&key, &"empty", "a program and its arguments, or no such line"));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn positive(key: &str, value: Option<f64>) -> Result<(), WorkloadError> {
+    match value {
+        Some(v) if !(v.is_finite() && v > 0.0) => Err(wrong(key, &v, "a finite number above 0")),
+        _ => Ok(()),
+    }
+}
+
+fn wrong(key: &str, found: &dyn std::fmt::Display, expected: &'static str) -> WorkloadError {
+    WorkloadError::Value { key: key.into(), found: found.to_string(), expected }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str =
+        "[cluster]\ngpu = \"a100\"\n[[model]]\nname = \"m\"\nlatency_slo_ms = 5.0\nrate_rps = 10.0\n";
+
+    #[test]
+    fn a_small_file_reads() {
+        let workload = Workload::parse(GOOD).unwrap();
+        assert_eq!((workload.models[0].name.as_str(), workload.cluster.gpus), ("m", None));
+    }
+
+    #[test]
+    fn errors_name_the_key_and_what_was_expected() {
+        for (from, to, says) in [
+            ("a100", "b7", "`cluster.gpu` is b7; expected `a100`"),
+            ("5.0", "-5.0", "latency_slo_ms of `m`"),
+            ("10.0", "nan", "rate_rps of `m`"),
+            ("10.0", "inf", "finite"),
+            ("name = \"m\"", "name = \"@idle\"", "does not begin with @"),
+            ("rate_rps", "rate", "unknown field `rate`"),
+            ("gpu = \"a100\"", "gpu = \"a100\"\ngpus = 0", "cluster.gpus"),
+            ("gpu = \"a100\"", "gpu = \"a100\"\npue = 0.5", "cluster.pue"),
+            ("rate_rps = 10.0", "rate_rps = 10.0\nrun = []", "run of `m`"),
+        ] {
+            let error = Workload::parse(&GOOD.replace(from, to)).unwrap_err().to_string();
+            assert!(error.contains(says), "{to}: {error}");
+        }
+        assert_eq!(Workload::parse("[cluster]\ngpu = \"a100\"\n"), Err(WorkloadError::Empty));
+        let twice = format!("{GOOD}{}", &GOOD[GOOD.find("[[model]]").unwrap()..]);
+        assert_eq!(Workload::parse(&twice), Err(WorkloadError::Twice("m".into())));
+    }
+}

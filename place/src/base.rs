@@ -1,0 +1,148 @@
+//! What a GPU draws before any model runs on it, at each clock.
+//!
+//! Rule: base(f) = static(f) + fan(f) + idle(f), in W, paid once for a GPU however many models share it.
+//! Cases: a CSV `frequency_mhz,static_w,fan_w,idle_w`; or the idle rows of a profile, where the GPU without a
+//! context counts as static (its fan is in it), and what a context adds as idle.
+//! Not done: a clock that is not in the table has no base power; nothing is interpolated.
+//!
+//! Source: EnerTune (SOSP'26), the planner's power model: the base is paid once for a shared GPU.
+
+use std::collections::{BTreeMap, HashSet};
+
+use gpumon_core::profile::{IDLE, IDLE_CONTEXT, ProfileRow};
+use serde::Deserialize;
+
+/// Parts of the base power at one clock, W.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+pub struct BaseParts {
+    /// Leakage and clock tree, W.
+    pub static_w: f64,
+    /// Fan, W; 0 for a GPU without one.
+    pub fan_w: f64,
+    /// What an idle context adds, W.
+    pub idle_w: f64,
+}
+
+impl BaseParts {
+    /// Their sum, W.
+    pub fn total_w(&self) -> f64 {
+        self.static_w + self.fan_w + self.idle_w
+    }
+}
+
+/// Base power by clock (MHz).
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct BasePower(BTreeMap<u32, BaseParts>);
+
+/// Why a table of base powers cannot be used.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum BaseError {
+    /// It is not a CSV of this shape.
+    #[error("base power: {0}; expected the columns frequency_mhz,static_w,fan_w,idle_w with numbers")]
+    Shape(String),
+    /// A power is negative or not a number.
+    #[error("base power at {0} MHz is not a finite power of at least 0 W")]
+    Value(u32),
+    /// A clock is listed twice.
+    #[error("base power lists {0} MHz twice; keep one row")]
+    Twice(u32),
+    /// There is no row.
+    #[error("base power has no rows; measure the GPU idle at each clock, or give a CSV")]
+    Empty,
+}
+
+#[derive(Deserialize)]
+struct Row {
+    frequency_mhz: u32,
+    static_w: f64,
+    fan_w: f64,
+    idle_w: f64,
+}
+
+impl BasePower {
+    /// The table in a CSV text with the columns `frequency_mhz,static_w,fan_w,idle_w`.
+    pub fn parse(text: &str) -> Result<Self, BaseError> {
+        let mut reader = csv::Reader::from_reader(text.as_bytes());
+        let mut parts = Vec::new();
+        for row in reader.deserialize() {
+            let row: Row = row.map_err(|e| BaseError::Shape(e.to_string()))?;
+            let Row { static_w, fan_w, idle_w, .. } = row;
+            parts.push((row.frequency_mhz, BaseParts { static_w, fan_w, idle_w }));
+        }
+        Self::new(parts)
+    }
+
+    /// The table of these clocks (MHz).
+    pub fn new(parts: impl IntoIterator<Item = (u32, BaseParts)>) -> Result<Self, BaseError> {
+        let mut table = BTreeMap::new();
+        for (mhz, p) in parts {
+            if ![p.static_w, p.fan_w, p.idle_w].iter().all(|w| w.is_finite() && *w >= 0.0) {
+                return Err(BaseError::Value(mhz));
+            }
+            if table.insert(mhz, p).is_some() {
+                return Err(BaseError::Twice(mhz));
+            }
+        }
+        if table.is_empty() { Err(BaseError::Empty) } else { Ok(Self(table)) }
+    }
+
+    /// The table that a profile's idle rows make; clocks with a context measured, and the GPU without one where that
+    /// was measured too.
+    pub fn from_rows(rows: &[ProfileRow]) -> Result<Self, BaseError> {
+        let power = |row: &&ProfileRow| row.valid.then_some(row.avg_power_draw).flatten();
+        let mut seen = HashSet::new();
+        let parts = rows.iter().filter(|r| r.model == IDLE_CONTEXT).filter_map(|row| {
+            let with_context_w = power(&row)?;
+            let mhz = u32::try_from(row.frequency).ok()?;
+            let bare = rows.iter().filter(|r| r.model == IDLE && r.frequency == row.frequency);
+            let static_w =
+                bare.filter_map(|r| power(&r)).next().unwrap_or(with_context_w).min(with_context_w);
+            seen.insert(mhz)
+                .then_some((mhz, BaseParts { static_w, fan_w: 0.0, idle_w: with_context_w - static_w }))
+        });
+        Self::new(parts.collect::<Vec<_>>())
+    }
+
+    /// Base power at this clock, W.
+    pub fn at_w(&self, frequency_mhz: u32) -> Option<f64> {
+        self.0.get(&frequency_mhz).map(BaseParts::total_w)
+    }
+
+    /// The clocks of the table, MHz, ascending.
+    pub fn clocks(&self) -> impl Iterator<Item = u32> + '_ {
+        self.0.keys().copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_reads_and_sums() {
+        let base = BasePower::parse("frequency_mhz,static_w,fan_w,idle_w\n210,22.0,20.4,1.5\n").unwrap();
+        assert_eq!(base.at_w(210), Some(43.9));
+        assert_eq!(base.at_w(211), None);
+    }
+
+    #[test]
+    fn bad_tables_are_named() {
+        let head = "frequency_mhz,static_w,fan_w,idle_w\n";
+        let parse = |rows: &str| BasePower::parse(&format!("{head}{rows}")).unwrap_err();
+        assert_eq!(parse(""), BaseError::Empty);
+        assert_eq!(parse("210,1,1,1\n210,1,1,1\n"), BaseError::Twice(210));
+        assert_eq!(parse("210,-1,1,1\n"), BaseError::Value(210));
+        assert_eq!(parse("210,NaN,1,1\n"), BaseError::Value(210));
+        assert!(parse("210,x,1,1\n").to_string().contains("frequency_mhz"));
+    }
+
+    #[test]
+    fn idle_rows_make_a_table() {
+        let idle =
+            |model: &str, w| ProfileRow { avg_power_draw: Some(w), ..ProfileRow::new(model, 0, 1.0, 345) };
+        let base =
+            BasePower::from_rows(&[idle(IDLE, 70.0), idle(IDLE_CONTEXT, 75.0), idle(IDLE_CONTEXT, 76.0)]);
+        assert_eq!(base.unwrap().at_w(345), Some(75.0));
+        assert_eq!(BasePower::from_rows(&[]), Err(BaseError::Empty));
+    }
+}

@@ -1,0 +1,217 @@
+//! The one judge of every plan, whichever system made it.
+//!
+//! Rule: a plan is sound when nothing of the following is violated; all violations are returned, in words.
+//!
+//! - Clocks are clocks of the problem; no more GPUs than there are; no GPU without work.
+//! - MIG: instance sizes exist, stand at legal starts and do not overlap. MPS: percents sum to at most 100. A GPU
+//!   is shared in one way.
+//! - Each partition is a configuration of the profile, with the profile's latency, throughput and dynamic power;
+//!   it answers within its model's SLO and keeps up with the rate that is sent to it.
+//! - Each model is served exactly once: the rates of its partitions sum to its rate. (Systems that split a model
+//!   over several partitions divide its rate.)
+//! - Powers and costs are the sums of their parts.
+//!
+//! Not done: whether the plan is a good one; interference between neighbours.
+//!
+//! Source: legal starts from [`gpumon_core::geometry`]; demands from EnerTune (SOSP'26).
+
+use std::fmt;
+
+use gpumon_core::workload::Sharing;
+
+use crate::candidate::{Candidate, Share};
+use crate::plan::{Gpu, Partition, Plan};
+use crate::problem::Problem;
+
+/// Relative difference that rounding in a file may make.
+const ROUNDING: f64 = 1e-6;
+
+/// One thing that is wrong with a plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// Index of the GPU in the plan, where it belongs to one.
+    pub gpu: Option<usize>,
+    /// What is wrong, naming the model and the constraint.
+    pub what: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.gpu {
+            Some(gpu) => write!(f, "GPU {gpu}: {}", self.what),
+            None => f.write_str(&self.what),
+        }
+    }
+}
+
+/// Everything that is wrong with `plan` as an answer to `problem`; empty for a sound plan.
+pub fn check(problem: &Problem, plan: &Plan) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for (index, gpu) in plan.gpus.iter().enumerate() {
+        let words = check_gpu(problem, gpu);
+        found.extend(words.into_iter().map(|what| Violation { gpu: Some(index), what }));
+    }
+    let words = check_service(problem, plan).into_iter().chain(check_totals(problem, plan));
+    found.extend(words.map(|what| Violation { gpu: None, what }));
+    found
+}
+
+fn check_gpu(problem: &Problem, gpu: &Gpu) -> Vec<String> {
+    let mut found = Vec::new();
+    let mhz = gpu.frequency_mhz;
+    match problem.base_w(mhz) {
+        None => found.push(format!("{mhz} MHz is no clock of the problem")),
+        Some(w) if !near(w, gpu.base_w) => {
+            found.push(format!("base_w is {} W, but {w} W at {mhz} MHz", gpu.base_w))
+        }
+        Some(_) => {}
+    }
+    if gpu.partitions.is_empty() {
+        found.push("nothing runs on it; leave it out".into());
+    }
+    match problem.sharing {
+        Sharing::Mig => check_slices(problem, gpu, &mut found),
+        Sharing::Mps => check_percents(gpu, &mut found),
+    }
+    for partition in &gpu.partitions {
+        check_partition(problem, mhz, partition, &mut found);
+    }
+    let loads: Vec<_> = gpu.partitions.iter().map(Partition::load).collect();
+    let power_w = gpu.base_w + loads.iter().map(|l| l.dynamic_w).sum::<f64>();
+    if !near(power_w, gpu.power_w) {
+        found.push(format!("power_w is {} W, but base and dynamic powers sum to {power_w} W", gpu.power_w));
+    }
+    let cost = problem.cost.gpu(gpu.base_w, &loads);
+    if !near(cost, gpu.cost) {
+        found.push(format!("cost is {}, but its models cost {cost}", gpu.cost));
+    }
+    found
+}
+
+fn check_slices(problem: &Problem, gpu: &Gpu, found: &mut Vec<String>) {
+    let mut instances = Vec::new();
+    for p in &gpu.partitions {
+        match (p.slices, p.start_slot) {
+            (Some(slices), Some(start)) => instances.push((slices, start)),
+            (Some(_), None) => found.push(format!("`{}` has no start_slot", p.model)),
+            (None, _) => found.push(format!("`{}` has no slices, but GPUs are shared by MIG", p.model)),
+        }
+        if let Some(slices) = p.slices.filter(|s| problem.geometry.profile(*s).is_none()) {
+            found.push(format!("`{}` has {slices} slices, a size that does not exist", p.model));
+        }
+    }
+    if !problem.geometry.is_legal(&instances) {
+        let text: Vec<_> = instances.iter().map(|(n, at)| format!("{n} at {at}")).collect();
+        found.push(format!("MIG instances cannot stand so: {} (slices at start slot)", text.join(", ")));
+    }
+    let sum: u32 = instances.iter().map(|(n, _)| u32::from(*n)).sum();
+    if sum > u32::from(problem.geometry.compute_slices) {
+        found.push(format!("{sum} slices of {}", problem.geometry.compute_slices));
+    }
+}
+
+fn check_percents(gpu: &Gpu, found: &mut Vec<String>) {
+    for p in &gpu.partitions {
+        if p.share_pct.is_none_or(|pct| !(pct > 0.0 && pct <= 100.0)) || p.slices.is_some() {
+            found.push(format!(
+                "`{}` has no share_pct above 0 and up to 100, but GPUs are shared by MPS",
+                p.model
+            ));
+        }
+    }
+    let sum: f64 = gpu.partitions.iter().filter_map(|p| p.share_pct).sum();
+    if sum > 100.0 * (1.0 + ROUNDING) {
+        found.push(format!("shares sum to {sum} %"));
+    }
+}
+
+fn check_partition(problem: &Problem, mhz: u32, p: &Partition, found: &mut Vec<String>) {
+    let name = &p.model;
+    let Some(demand) = problem.models.iter().find(|m| &m.name == name) else {
+        found.push(format!("`{name}` is not a model of the workload"));
+        return;
+    };
+    if p.latency_ms.is_nan() || p.latency_ms > demand.latency_slo_ms {
+        found.push(format!(
+            "`{name}`: latency {} ms is above its SLO of {} ms",
+            p.latency_ms, demand.latency_slo_ms
+        ));
+    }
+    if !(p.rate_rps.is_finite() && p.rate_rps > 0.0) {
+        found.push(format!("`{name}`: rate_rps is {}", p.rate_rps));
+    } else if p.throughput_rps.is_nan() || p.throughput_rps < p.rate_rps * (1.0 - ROUNDING) {
+        found.push(format!(
+            "`{name}`: throughput {} items/s is below its rate of {}",
+            p.throughput_rps, p.rate_rps
+        ));
+    }
+    let Some(share) = p.share() else { return };
+    let wanted = Candidate {
+        batch: p.batch,
+        share,
+        processes: p.processes,
+        frequency_mhz: mhz,
+        latency_ms: p.latency_ms,
+        throughput_rps: p.throughput_rps,
+        dynamic_w: p.dynamic_w,
+    };
+    match demand.candidates.iter().find(|c| c.same_configuration(&wanted)) {
+        None => found.push(format!("`{name}`: {wanted} is not in the profile")),
+        Some(c) => {
+            for (what, says, is) in [
+                ("latency_ms", p.latency_ms, c.latency_ms),
+                ("throughput_rps", p.throughput_rps, c.throughput_rps),
+                ("dynamic_w", p.dynamic_w, c.dynamic_w),
+            ] {
+                if !near(says, is) {
+                    found.push(format!("`{name}`: {what} is {says}, but {is} in the profile"));
+                }
+            }
+        }
+    }
+    if matches!(share, Share::Percent(_)) && p.start_slot.is_some() {
+        found.push(format!("`{name}` has a start_slot, but no MIG instance"));
+    }
+}
+
+fn check_service(problem: &Problem, plan: &Plan) -> Vec<String> {
+    let partitions = || plan.gpus.iter().flat_map(|g| &g.partitions);
+    let served = |name: &str| -> f64 { partitions().filter(|p| p.model == name).map(|p| p.rate_rps).sum() };
+    let mut found = Vec::new();
+    for model in &problem.models {
+        let (rate, wanted) = (served(&model.name), model.rate_rps);
+        if rate == 0.0 {
+            found.push(format!("`{}` is not served", model.name));
+        } else if !near(rate, wanted) {
+            let how = if rate > wanted { "more than once" } else { "in part" };
+            found.push(format!("`{}` is served {how}: {rate} of {wanted} items/s", model.name));
+        }
+    }
+    found
+}
+
+fn check_totals(problem: &Problem, plan: &Plan) -> Vec<String> {
+    let mut found = Vec::new();
+    if let Some(gpus) = problem.gpus.filter(|n| plan.gpus.len() > *n as usize) {
+        found.push(format!("{} GPUs are used, but there are {gpus}", plan.gpus.len()));
+    }
+    if plan.total.gpus_used != plan.gpus.len() {
+        found.push(format!("gpus_used is {}, but {} are listed", plan.total.gpus_used, plan.gpus.len()));
+    }
+    let sum = |f: fn(&Gpu) -> f64| plan.gpus.iter().map(f).sum::<f64>();
+    for (what, says, is) in [
+        ("cost", plan.cost, sum(|g| g.cost)),
+        ("total power_w", plan.total.power_w, sum(|g| g.power_w)),
+        ("total average_power_w", plan.total.average_power_w, sum(|g| g.average_power_w)),
+    ] {
+        if !near(says, is) {
+            found.push(format!("{what} is {says}, but the GPUs' sum is {is}"));
+        }
+    }
+    found
+}
+
+/// Whether two numbers differ by no more than rounding; never for NaN.
+fn near(a: f64, b: f64) -> bool {
+    (a - b).abs() <= ROUNDING * a.abs().max(b.abs())
+}

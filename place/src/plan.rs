@@ -1,0 +1,294 @@
+//! The plan file: which model runs where, at which clock, and what that is expected to cost.
+//!
+//! Rule: one JSON document; keys carry their units; [`SCHEMA`] counts changes that older readers cannot read, and a
+//! newer plan is refused. The inputs are named with their SHA-256, so a plan says what it was made from.
+//! Cases: MIG partitions have `slices` and `start_slot`, MPS partitions `share_pct`; what does not apply is left out.
+//!
+//! Totals: `power_w` is Σ over GPUs of base + Σ dynamic (EnerTune, SOSP'26); `average_power_w` weighs each model's
+//! dynamic power with rate / throughput; `energy_per_request_j` is that over the rate of all models;
+//! `carbon_per_request_g` adds the wear of the GPUs (see [`crate::cost`]).
+//! Not done: judging; [`crate::check`] does.
+
+use gpumon_core::workload::Sharing;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::candidate::{Candidate, Share};
+use crate::cost::{Load, average_w};
+use crate::problem::Problem;
+
+/// Version of the plan file's shape.
+pub const SCHEMA: u32 = 1;
+
+/// A plan.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    /// Version of the shape.
+    pub schema: u32,
+    /// gpumon that wrote it.
+    pub gpumon_version: String,
+    /// System that planned.
+    pub system: String,
+    /// Objective it planned for.
+    pub objective: String,
+    /// Cost of the plan, in `cost_unit`.
+    pub cost: f64,
+    /// Unit of `cost`.
+    pub cost_unit: String,
+    /// Kind of GPU.
+    pub gpu: String,
+    /// How GPUs are shared.
+    pub sharing: Sharing,
+    /// Scale of the workload's rates.
+    pub load: f64,
+    /// Carbon intensity that was reckoned with, g/kWh.
+    pub carbon_g_per_kwh: f64,
+    /// Power usage effectiveness that was reckoned with.
+    pub pue: f64,
+    /// The GPUs, highest clock first.
+    pub gpus: Vec<Gpu>,
+    /// Sums over the GPUs.
+    pub total: Total,
+    /// What the plan was made from.
+    #[serde(default)]
+    pub inputs: Vec<Input>,
+}
+
+/// One GPU of a plan.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Gpu {
+    /// SM clock to lock, MHz.
+    pub frequency_mhz: u32,
+    /// Power before any model runs, W.
+    pub base_w: f64,
+    /// Power while every model runs, W.
+    pub power_w: f64,
+    /// Power with duty cycles, W.
+    pub average_power_w: f64,
+    /// Cost for the plan's objective.
+    pub cost: f64,
+    /// What runs there.
+    pub partitions: Vec<Partition>,
+}
+
+/// One share of a GPU and the model in it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Partition {
+    /// The model.
+    pub model: String,
+    /// Items in a batch.
+    pub batch: u32,
+    /// Compute slices (MIG).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slices: Option<u8>,
+    /// Share of the SMs, % (MPS).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub share_pct: Option<f64>,
+    /// Memory slot at which the instance starts (MIG).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start_slot: Option<u8>,
+    /// Worker processes in this share.
+    pub processes: u32,
+    /// Items a second that are sent here.
+    pub rate_rps: f64,
+    /// Longest time of a batch that is allowed, ms.
+    pub latency_slo_ms: f64,
+    /// Expected time of a batch, ms.
+    pub latency_ms: f64,
+    /// Items a second that it can serve.
+    pub throughput_rps: f64,
+    /// Power above the base while it runs, W.
+    pub dynamic_w: f64,
+}
+
+/// Sums over a plan's GPUs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Total {
+    /// GPUs with work.
+    pub gpus_used: usize,
+    /// Power while every model runs, W.
+    pub power_w: f64,
+    /// Power with duty cycles, W.
+    pub average_power_w: f64,
+    /// Average power over the rate of all models, J.
+    pub energy_per_request_j: f64,
+    /// Operational and embodied carbon over the rate of all models, g.
+    pub carbon_per_request_g: f64,
+    /// No plan costs less than this, where the system knows such a bound.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bound: Option<f64>,
+    /// Whether the plan is proven to be the cheapest, where the system tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proven: Option<bool>,
+}
+
+/// A file that a plan was made from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Input {
+    /// What it is, or its file name.
+    pub name: String,
+    /// SHA-256 of its bytes, hexadecimal.
+    pub sha256: String,
+}
+
+impl Input {
+    /// The input with this name and these bytes.
+    pub fn new(name: &str, bytes: &[u8]) -> Self {
+        let sha256 = Sha256::digest(bytes).iter().map(|b| format!("{b:02x}")).collect();
+        Self { name: name.into(), sha256 }
+    }
+}
+
+/// What a policy decides for one GPU.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Placed {
+    /// SM clock, MHz.
+    pub frequency_mhz: u32,
+    /// What runs there.
+    pub items: Vec<PlacedItem>,
+}
+
+/// What a policy decides for one share.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PlacedItem {
+    /// Index into the problem's models.
+    pub model: usize,
+    /// What it runs as; its clock is the GPU's.
+    pub candidate: Candidate,
+    /// Items a second of that model that are served here.
+    pub rate_rps: f64,
+}
+
+/// Why a plan file cannot be read.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum PlanError {
+    /// It is not JSON of this shape.
+    #[error("not a plan: {0}")]
+    Shape(String),
+    /// It is of a later gpumon.
+    #[error(
+        "the plan has schema {found}, written by gpumon {by}; this gpumon reads up to {SCHEMA}, so use a newer one"
+    )]
+    Newer {
+        /// Its schema.
+        found: u64,
+        /// Who wrote it.
+        by: String,
+    },
+}
+
+impl Plan {
+    /// The plan file of what a policy decided. GPUs without work are left out; MIG starts are found here, and a set
+    /// that has none is left without, which the checker reports.
+    pub fn new(problem: &Problem, system: &str, placed: &[Placed]) -> Self {
+        let mut gpus: Vec<Gpu> =
+            placed.iter().filter(|p| !p.items.is_empty()).map(|p| gpu(problem, p)).collect();
+        gpus.sort_by_key(|g| std::cmp::Reverse(g.frequency_mhz));
+        let average_power_w: f64 = gpus.iter().map(|g| g.average_power_w).sum();
+        let rate_rps = problem.cost.total_rate_rps;
+        let total = Total {
+            gpus_used: gpus.len(),
+            power_w: gpus.iter().map(|g| g.power_w).sum(),
+            average_power_w,
+            energy_per_request_j: average_power_w / rate_rps,
+            carbon_per_request_g: problem.cost.carbon.per_second_g(average_power_w, gpus.len()) / rate_rps,
+            bound: None,
+            proven: None,
+        };
+        Self {
+            schema: SCHEMA,
+            gpumon_version: env!("CARGO_PKG_VERSION").into(),
+            system: system.into(),
+            objective: problem.cost.objective.name().into(),
+            cost: gpus.iter().map(|g| g.cost).sum(),
+            cost_unit: problem.cost.objective.unit().into(),
+            gpu: problem.gpu.clone(),
+            sharing: problem.sharing,
+            load: problem.load,
+            carbon_g_per_kwh: problem.cost.carbon.g_per_kwh,
+            pue: problem.cost.carbon.pue,
+            gpus,
+            total,
+            inputs: Vec::new(),
+        }
+    }
+
+    /// The plan in a JSON text.
+    pub fn parse(text: &str) -> Result<Self, PlanError> {
+        let shape = |e: serde_json::Error| PlanError::Shape(e.to_string());
+        let value: serde_json::Value = serde_json::from_str(text).map_err(shape)?;
+        let found = value.get("schema").and_then(serde_json::Value::as_u64);
+        if let Some(found) = found.filter(|s| *s > u64::from(SCHEMA)) {
+            let by = value.get("gpumon_version").and_then(|v| v.as_str()).unwrap_or("of unknown version");
+            return Err(PlanError::Newer { found, by: by.into() });
+        }
+        serde_json::from_value(value).map_err(shape)
+    }
+
+    /// The JSON text, for people: indented, with a newline at its end.
+    pub fn to_json(&self) -> Result<String, PlanError> {
+        let text = serde_json::to_string_pretty(self).map_err(|e| PlanError::Shape(e.to_string()))?;
+        Ok(text + "\n")
+    }
+}
+
+impl Partition {
+    /// How much of the GPU it has; `None` if the file says neither slices nor percent.
+    pub fn share(&self) -> Option<Share> {
+        self.slices.map(Share::Slices).or(self.share_pct.map(Share::Percent))
+    }
+
+    /// What it brings to the cost of its GPU.
+    pub fn load(&self) -> Load {
+        Load {
+            latency_ms: self.latency_ms,
+            dynamic_w: self.dynamic_w,
+            duty: self.rate_rps / self.throughput_rps,
+        }
+    }
+}
+
+fn gpu(problem: &Problem, placed: &Placed) -> Gpu {
+    let sizes: Option<Vec<u8>> = placed.items.iter().map(|i| slices(&i.candidate)).collect();
+    let starts = sizes.and_then(|s| problem.geometry.place(&s));
+    let mut partitions: Vec<Partition> = placed.items.iter().map(|item| partition(problem, item)).collect();
+    for (partition, start) in partitions.iter_mut().zip(starts.unwrap_or_default()) {
+        partition.start_slot = Some(start);
+    }
+    partitions.sort_by_key(|p| p.start_slot);
+    let loads: Vec<Load> = partitions.iter().map(Partition::load).collect();
+    // A clock that the problem does not have is the checker's to report.
+    let base_w = problem.base_w(placed.frequency_mhz).unwrap_or(0.0);
+    Gpu {
+        frequency_mhz: placed.frequency_mhz,
+        base_w,
+        power_w: base_w + loads.iter().map(|l| l.dynamic_w).sum::<f64>(),
+        average_power_w: average_w(base_w, &loads),
+        cost: problem.cost.gpu(base_w, &loads),
+        partitions,
+    }
+}
+
+fn slices(candidate: &Candidate) -> Option<u8> {
+    match candidate.share {
+        Share::Slices(n) => Some(n),
+        Share::Percent(_) => None,
+    }
+}
+
+fn partition(problem: &Problem, item: &PlacedItem) -> Partition {
+    let (model, c) = (&problem.models[item.model], &item.candidate);
+    Partition {
+        model: model.name.clone(),
+        batch: c.batch,
+        slices: slices(c),
+        share_pct: if let Share::Percent(pct) = c.share { Some(pct) } else { None },
+        start_slot: None,
+        processes: c.processes,
+        rate_rps: item.rate_rps,
+        latency_slo_ms: model.latency_slo_ms,
+        latency_ms: c.latency_ms,
+        throughput_rps: c.throughput_rps,
+        dynamic_w: c.dynamic_w,
+    }
+}

@@ -1,0 +1,131 @@
+//! The systems that can place, one file each, and the way from a problem to a checked plan.
+//!
+//! Adding one: a file with a [`Policy`], one line in [`POLICIES`]; the tests in `tests/policies.rs` run over the
+//! list, and `docs/placing.md` shows it.
+
+pub mod enertune;
+mod pack;
+
+use crate::check::{Violation, check};
+use crate::plan::{Placed, Plan};
+use crate::problem::Problem;
+
+/// A system that places models on GPUs.
+pub trait Policy: Sync {
+    /// Its name on the command line and in plans.
+    fn name(&self) -> &'static str;
+
+    /// What it does, in one sentence, with its source.
+    fn about(&self) -> &'static str;
+
+    /// Decides which model runs where; within `problem.gpus`, if that is bound.
+    fn solve(&self, problem: &Problem) -> Result<Vec<Placed>, PlaceError>;
+}
+
+/// Every system.
+pub const POLICIES: &[&dyn Policy] = &[&enertune::EnerTune::WHOLE];
+
+/// Why there is no plan.
+#[derive(Debug, thiserror::Error, PartialEq)]
+pub enum PlaceError {
+    /// There is no system of this name.
+    #[error("no system `{name}`; there are {known}")]
+    UnknownSystem {
+        /// What was asked for.
+        name: String,
+        /// The names that there are.
+        known: String,
+    },
+    /// The system does not share GPUs this way.
+    #[error(
+        "`{system}` places {does}, but cluster.sharing is `{asked}`; choose another system or kind of sharing"
+    )]
+    Sharing {
+        /// The system.
+        system: &'static str,
+        /// What it places.
+        does: &'static str,
+        /// What was asked for.
+        asked: &'static str,
+    },
+    /// The models do not fit on the GPUs that there are.
+    #[error(
+        "the number of GPUs binds: `{system}` found no plan on {gpus} GPUs; the nearest takes {nearest}, so give it that \
+         many{} ({hardest})", lower(*.rates_that_fit)
+    )]
+    TooFewGpus {
+        /// The system.
+        system: &'static str,
+        /// How many there are.
+        gpus: u32,
+        /// The fewest that it found a plan for.
+        nearest: usize,
+        /// The models that need the largest share, in words.
+        hardest: String,
+        /// The part of every rate that does fit, where it was looked for and found.
+        rates_that_fit: Option<f64>,
+    },
+    /// The system's plan does not hold; a fault of gpumon, not of the input.
+    #[error("the plan of `{system}` is not sound, which is a fault of gpumon: {}", join(.violations))]
+    Unsound {
+        /// The system.
+        system: &'static str,
+        /// What is wrong.
+        violations: Vec<Violation>,
+    },
+}
+
+fn join(list: &[Violation]) -> String {
+    list.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
+fn lower(rates_that_fit: Option<f64>) -> String {
+    rates_that_fit.map_or_else(String::new, |part| format!(", or lower every rate to {:.0} %", part * 100.0))
+}
+
+/// The policy of this name.
+pub fn policy(name: &str) -> Result<&'static dyn Policy, PlaceError> {
+    let found = POLICIES.iter().find(|p| p.name() == name).copied();
+    found.ok_or_else(|| PlaceError::UnknownSystem {
+        name: name.into(),
+        known: POLICIES.iter().map(|p| p.name()).collect::<Vec<_>>().join(", "),
+    })
+}
+
+/// A plan for `problem` by the system of this name, checked.
+pub fn place(problem: &Problem, system: &str) -> Result<Plan, PlaceError> {
+    solve(problem, policy(system)?)
+}
+
+/// A plan for `problem` by this policy, checked.
+pub fn solve(problem: &Problem, policy: &dyn Policy) -> Result<Plan, PlaceError> {
+    let placed = policy.solve(problem).map_err(|error| with_lower_rates(problem, policy, error))?;
+    let plan = Plan::new(problem, policy.name(), &placed);
+    let violations = check(problem, &plan);
+    if violations.is_empty() {
+        Ok(plan)
+    } else {
+        Err(PlaceError::Unsound { system: policy.name(), violations })
+    }
+}
+
+/// Halvings when the rates that fit are looked for: to 1.6 % of the rates asked.
+const HALVINGS: usize = 6;
+
+/// The error with the largest part of the rates that the policy does find a plan for.
+fn with_lower_rates(problem: &Problem, policy: &dyn Policy, mut error: PlaceError) -> PlaceError {
+    if let PlaceError::TooFewGpus { rates_that_fit, .. } = &mut error {
+        let (mut fits, mut too_much) = (0.0, 1.0);
+        for _ in 0..HALVINGS {
+            let middle = (fits + too_much) / 2.0;
+            // Words give whole percents, rounded down, so that what they say does fit.
+            let part = (middle * 100.0_f64).floor() / 100.0;
+            if part > 0.0 && policy.solve(&problem.with_rates_times(part)).is_ok() {
+                (fits, *rates_that_fit) = (middle, Some(part));
+            } else {
+                too_much = middle;
+            }
+        }
+    }
+    error
+}
