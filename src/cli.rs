@@ -83,7 +83,7 @@ pub struct SampleArgs {
     #[arg(long)]
     pub force: bool,
     /// Rate of the fast lane, Hz, 0.1 to 1000; the driver's own 50 Hz readings come on top
-    #[arg(long, value_name = "HZ", default_value = "10", value_parser = rate)]
+    #[arg(long, value_name = "HZ", default_value = "10", value_parser = rate, allow_negative_numbers = true)]
     pub rate: f64,
     /// Exit with 3 if anything was lost: missed ticks, lost readings, gaps
     #[arg(long)]
@@ -96,7 +96,7 @@ pub struct RecordArgs {
     #[command(flatten)]
     pub sample: SampleArgs,
     /// How long: seconds, or with a unit (500ms, 90s, 10m, 24h) [default: until Ctrl-C]
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[arg(long, value_name = "TIME", value_parser = length, allow_negative_numbers = true)]
     pub duration: Option<Duration>,
     /// Until this process ends
     #[arg(long, value_name = "PID", conflicts_with = "duration", value_parser = clap::value_parser!(i32).range(1..))]
@@ -116,7 +116,7 @@ pub struct RunArgs {
     /// How long to go on after the command has ended, as in --duration of `record`
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration)]
     pub tail: Duration,
-    /// Write the summary as JSON to this file
+    /// Write the summary as JSON to this file; one that exists is kept unless --force is given
     #[arg(long, value_name = "FILE")]
     pub summary: Option<PathBuf>,
     #[command(flatten)]
@@ -254,8 +254,7 @@ fn rate(text: &str) -> Result<f64, String> {
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
-    let expected =
-        || "expected a time above zero and up to ten years, such as 30, 500ms, 90s, 10m or 24h".to_owned();
+    let expected = || "expected a time of up to ten years, such as 30, 500ms, 90s, 10m or 24h".to_owned();
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit_s = match &text[digits.len()..] {
         "ms" => 1e-3,
@@ -270,6 +269,13 @@ fn duration(text: &str) -> Result<Duration, String> {
         Ok(Duration::from_secs_f64(seconds))
     } else {
         Err(expected())
+    }
+}
+
+fn length(text: &str) -> Result<Duration, String> {
+    match duration(text) {
+        Ok(d) if d < Duration::from_millis(1) => Err("expected at least 1ms".into()),
+        other => other,
     }
 }
 

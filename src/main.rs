@@ -26,7 +26,7 @@ fn main() -> ExitCode {
         Ok(code) => ExitCode::from(code),
         Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("gpumon: {error:#}");
+            output::note(format_args!("gpumon: {error:#}"));
             ExitCode::from(cli.command.failure_code())
         }
     }

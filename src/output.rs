@@ -13,6 +13,11 @@ pub fn print(text: &str) -> Result<()> {
     Ok(())
 }
 
+/// Writes a notice to standard error. One that cannot be written changes nothing else.
+pub fn note(text: impl std::fmt::Display) {
+    let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
 /// Writes one JSON document to standard output.
 pub fn print_json(value: &impl Serialize) -> Result<()> {
     print(&(serde_json::to_string_pretty(value)? + "\n"))

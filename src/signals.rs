@@ -1,7 +1,7 @@
 //! Signals as messages.
 //!
-//! Rule: the first SIGINT, SIGTERM or SIGHUP is for the command to handle; a second SIGINT leaves at
-//! once with 130. A signal says whether a person sent it through the terminal, in which case a child in
+//! Rule: SIGINT, SIGTERM and SIGHUP are for the command to handle; where they end a recording, a second
+//! SIGINT leaves at once with 130. A SIGHUP that was ignored when we started (nohup) stays ignored. A signal says whether a person sent it through the terminal, in which case a child in
 //! the foreground has got it too.
 
 use std::sync::Arc;
@@ -35,18 +35,20 @@ pub enum Take {
 /// signal that ends the process.
 pub fn listen(take: Take) -> std::io::Result<Receiver<Signal>> {
     signal_hook::flag::register(SIGXFSZ, Arc::default())?;
-    let ending = [SIGINT, SIGTERM, SIGHUP];
-    let forwarded = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2];
-    let mut signals = match take {
-        Take::Ending => SignalsInfo::<WithOrigin>::new(ending)?,
-        Take::Forwarded => SignalsInfo::<WithOrigin>::new(forwarded)?,
-    };
+    let mut wanted = vec![SIGINT, SIGTERM];
+    if !is_ignored(SIGHUP) {
+        wanted.push(SIGHUP);
+    }
+    if take == Take::Forwarded {
+        wanted.extend([SIGQUIT, SIGUSR1, SIGUSR2]);
+    }
+    let mut signals = SignalsInfo::<WithOrigin>::new(wanted)?;
     let (send, receive) = unbounded();
     thread::Builder::new().name("signals".into()).spawn(move || {
         let mut interrupts = 0;
         for origin in signals.forever() {
             interrupts += i32::from(origin.signal == SIGINT);
-            if interrupts > 1 {
+            if take == Take::Ending && interrupts > 1 {
                 std::process::exit(130);
             }
             let sent_to_us_alone =
@@ -57,4 +59,15 @@ pub fn listen(take: Take) -> std::io::Result<Receiver<Signal>> {
         }
     })?;
     Ok(receive)
+}
+
+/// Whether whoever started this process had a signal ignored.
+#[allow(unsafe_code)]
+fn is_ignored(signal: i32) -> bool {
+    // SAFETY: the struct holds only integers and pointers; all zeros is a value of it, and a null new
+    // action makes sigaction only tell the present one.
+    unsafe {
+        let mut present: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, std::ptr::null(), &mut present) == 0 && present.sa_sigaction == libc::SIG_IGN
+    }
 }

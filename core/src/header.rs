@@ -35,6 +35,10 @@ pub struct Header {
     pub gpus: Vec<Gpu>,
     /// What recording cost, once it has ended.
     pub own_cost: Option<OwnCost>,
+    /// What `gpumon recover` could not keep, in words; empty in a recording that lost nothing but, perhaps,
+    /// its last second.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub damage: Vec<String>,
 }
 
 /// How far a recording has come.
@@ -100,6 +104,6 @@ pub(crate) fn markdown() -> String {
          (`recording`, `complete`, `storage_failed`, `recovered`), `host`, `command`, `start_wall_us` (wall-clock µs at \
          `mono_us` = 0), `duration_us`, `rate_hz`, `gpus` (each `uuid`, `name`, `pci_id`, `driver`, `power_limit_mw`, \
          `mem_total_bytes`, `sensors`, `unsupported`), `own_cost` (`cpu_s`, `max_rss_bytes`, \
-         `lateness_p50_us`, `lateness_p99_us`, `lateness_max_us`).\n"
+         `lateness_p50_us`, `lateness_p99_us`, `lateness_max_us`), `damage` (what `recover` could not keep).\n"
     )
 }

@@ -12,6 +12,7 @@ use crate::sensors::Sensor;
 use crate::spec::{Spec, SpecError};
 
 /// Highest power of one GPU, W: keeps milliwatts within 32 bits with room to spare.
+const MOST_GPUS: f64 = 1024.0;
 const MOST_W: f64 = 100_000.0;
 /// Longest period or window, ms: an hour.
 const MOST_MS: f64 = 3_600_000.0;
@@ -33,9 +34,7 @@ pub(crate) fn shown(value: &Value) -> String {
 }
 
 pub(crate) fn check(spec: &Spec) -> Result<(), SpecError> {
-    if spec.count == 0 {
-        return Err(wrong("count", 0, "at least one GPU"));
-    }
+    within("count", f64::from(spec.count), 1.0, MOST_GPUS, " GPUs")?;
     power(spec)?;
     clocks(spec)?;
     memory_and_heat(spec)?;

@@ -8,7 +8,7 @@
 //! Cases: the ring is full when the GPU is opened, with readings from before time zero.
 //! Source: spacing, jitter, capacity, smoothing and restamping were measured on an H200
 //! (docs/simulated-gpu.md).
-//! Not done here: the readings that a real ring leaves out under load, some five in a hundred.
+//! Not done here: the readings that a real ring leaves out under load, about three in a hundred.
 
 use gpumon_core::units::{Milliwatts, MonoUs};
 

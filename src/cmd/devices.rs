@@ -98,7 +98,7 @@ fn text(report: &Report) -> String {
             let _ = writeln!(text, "  {name:<14}{value}");
         }
         if let Some(error) = &gpu.error {
-            let _ = writeln!(text, "  {:<14}{error}", "cannot be read");
+            let _ = writeln!(text, "  {:<15}{error}", "cannot be read");
         }
     }
     text

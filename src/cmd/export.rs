@@ -21,7 +21,7 @@ const USAGE: u8 = 2;
 pub fn run(args: &ExportArgs) -> Result<u8> {
     let format = args.format.unwrap_or_else(|| format_of(&args.output));
     if let Some(problem) = conflict(args, format) {
-        eprintln!("gpumon: {problem}");
+        crate::output::note(format_args!("gpumon: {problem}"));
         return Ok(USAGE);
     }
     let reader = Reader::open(&args.recording)?;
@@ -68,7 +68,9 @@ fn format_of(file: &Path) -> ExportFormat {
         "parquet" => ExportFormat::Parquet,
         "svg" => ExportFormat::Svg,
         other => {
-            eprintln!("gpumon: the ending `.{other}` means no format that export knows; writing CSV");
+            crate::output::note(format_args!(
+                "gpumon: the ending `.{other}` means no format that export knows; writing CSV"
+            ));
             ExportFormat::Csv
         }
     }

@@ -3,6 +3,7 @@
 //! The command owns standard output; the report goes to standard error, and as JSON to `--summary`.
 
 use std::ffi::OsStr;
+use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -10,7 +11,7 @@ use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use crossbeam_channel::{Receiver, after, bounded, select};
 use gpumon_core::rows::EventKind;
 use gpumon_monitor::record::Recorder;
@@ -18,6 +19,8 @@ use gpumon_monitor::record::Recorder;
 use super::session::{self, Scope};
 use super::summary;
 use crate::cli::RunArgs;
+use crate::export::file::{Output, is_stdout};
+use crate::output::note;
 use crate::signals::{self, Signal, Take};
 
 /// Exit code, as shells have it: the command exists but cannot be executed.
@@ -31,9 +34,10 @@ const WINDOW: &str = "command";
 pub fn run(args: &RunArgs) -> Result<u8> {
     let (program, arguments) = args.command.split_first().context("no command was given")?;
     if let Err((code, why)) = find_program(program) {
-        eprintln!("gpumon: cannot run `{}`: {why}", program.to_string_lossy());
+        note(format_args!("gpumon: cannot run `{}`: {why}", program.to_string_lossy()));
         return Ok(code);
     }
+    let summary_file = args.summary.as_deref().map(|path| summary_file(path, args)).transpose()?;
     let signals = signals::listen(Take::Forwarded)?;
     let mut recorder = session::start(&args.sample, Scope::Command)?;
     recorder.read_counters();
@@ -42,7 +46,8 @@ pub fn run(args: &RunArgs) -> Result<u8> {
         Ok(child) => child,
         Err(e) => {
             recorder.stop();
-            return Err(e).with_context(|| format!("cannot run `{}`", program.to_string_lossy()));
+            note(format_args!("gpumon: cannot run `{}`: {e}", program.to_string_lossy()));
+            return Ok(if e.kind() == ErrorKind::NotFound { NOT_FOUND } else { CANNOT_EXECUTE });
         }
     };
     let status = wait(child, &signals)?;
@@ -50,13 +55,13 @@ pub fn run(args: &RunArgs) -> Result<u8> {
     recorder.read_counters();
     tail(&recorder, args.tail, &signals);
     let ended = session::report_end(recorder.stop());
-    let reported = report(args);
+    let reported = report(args, summary_file);
     match (exit_code(status), ended.and(reported)) {
         (0, losses) => Ok(summary::exit_code(args.sample.strict, &losses?)),
         // The command's own failure is what its caller asked for.
         (code, losses) => {
             if let Err(error) = losses {
-                eprintln!("gpumon: {error:#}");
+                note(format_args!("gpumon: {error:#}"));
             }
             Ok(code)
         }
@@ -96,13 +101,21 @@ fn tail(recorder: &Recorder, tail: Duration, signals: &Receiver<Signal>) {
     }
 }
 
-fn report(args: &RunArgs) -> Result<summary::Losses> {
-    let summary = summary::read(&args.sample.output, &[], args.cost)?;
-    if let Some(path) = &args.summary {
-        let text = serde_json::to_string_pretty(&summary)? + "\n";
-        fs::write(path, text).with_context(|| format!("cannot write the summary to `{}`", path.display()))?;
+/// The file for the summary, tried before anything runs. It appears under its name once it is whole.
+fn summary_file(path: &Path, args: &RunArgs) -> Result<Output> {
+    if is_stdout(path) {
+        bail!("--summary writes to a file, because the command owns standard output; name a file");
     }
-    eprint!("{}", summary::text(&summary, Some(WINDOW)));
+    Output::create(path, args.sample.force, &args.sample.output).context("--summary")
+}
+
+fn report(args: &RunArgs, file: Option<Output>) -> Result<summary::Losses> {
+    let summary = summary::read(&args.sample.output, &[], args.cost)?;
+    note(summary::text(&summary, Some(WINDOW)).trim_end());
+    if let Some(mut file) = file {
+        file.put((serde_json::to_string_pretty(&summary)? + "\n").as_bytes())?;
+        file.commit()?;
+    }
     Ok(summary.losses)
 }
 

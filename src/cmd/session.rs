@@ -12,6 +12,7 @@ use gpumon_monitor::store::Store;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::cli::{DeviceArgs, SampleArgs};
+use crate::output::note;
 
 /// Whether `CUDA_VISIBLE_DEVICES` limits which GPUs are meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +43,12 @@ pub fn open(args: &DeviceArgs, scope: Scope) -> Result<Vec<Arc<dyn Device>>> {
 
 /// Starts recording, and returns once the first tick is due.
 pub fn start(args: &SampleArgs, scope: Scope) -> Result<Recorder> {
+    if let Some(source) = args.device.device.strip_prefix("replay:")
+        && let (Ok(source), Ok(output)) = (std::fs::canonicalize(source), std::fs::canonicalize(&args.output))
+        && source == output
+    {
+        bail!("`{}` cannot be replayed into itself; give another name with -o", args.output.display());
+    }
     let devices = open(&args.device, scope)?;
     let clock: Arc<dyn Clock> = Arc::new(RealClock);
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
@@ -61,7 +68,9 @@ pub fn start(args: &SampleArgs, scope: Scope) -> Result<Recorder> {
 /// Says what an end left behind; an error if the recording is not all there.
 pub fn report_end(closed: Closed) -> Result<()> {
     for lane in &closed.stalled {
-        eprintln!("gpumon: a call into the driver has not returned ({lane}); its last rows are missing");
+        note(format_args!(
+            "gpumon: a call into the driver has not returned ({lane}); its last rows are missing"
+        ));
     }
     closed.storage.context("the recording ended early")
 }

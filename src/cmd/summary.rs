@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use comfy_table::{CellAlignment, Table, presets};
 use gpumon_core::header::State;
 use gpumon_monitor::store::Reader;
@@ -36,7 +36,13 @@ pub struct Losses {
     failed_reads: u64,
     gpus_lost: u64,
     stalls: u64,
+    counter_resets: u64,
+    clock_steps: u64,
     storage_failed: bool,
+    /// The writer was killed: up to the last second is missing.
+    killed: bool,
+    /// What `recover` could not keep.
+    damage: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Serialize)]
@@ -81,6 +87,14 @@ pub fn read(path: &Path, spans: &[Span], cost: CostArgs) -> Result<Report> {
         })
         .collect();
     let summary = summary::summarize(&reader, &windows)?;
+    let outside = windows.iter().find(|w| w.from_us as f64 / 1e6 >= summary.duration_s);
+    if let Some(window) = outside {
+        bail!(
+            "--window {} lies outside the recording, which is {:.3} s long",
+            window.name,
+            summary.duration_s
+        );
+    }
     let losses = losses(&summary);
     let cost = cost_of(&summary, cost);
     Ok(Report { summary, losses, cost })
@@ -96,7 +110,11 @@ fn losses(summary: &Summary) -> Losses {
         failed_reads: count("read_failed") + count("implausible"),
         gpus_lost: count("gpu_lost"),
         stalls: count("stall"),
+        counter_resets: count("counter_reset"),
+        clock_steps: count("clock_step"),
         storage_failed: summary.state == State::StorageFailed,
+        killed: summary.state == State::Recovered,
+        damage: summary.damage.clone(),
     }
 }
 
@@ -132,7 +150,7 @@ pub fn text(report: &Report, only_window: Option<&str>) -> String {
     }
     let _ = writeln!(
         text,
-        "{} rows at {} Hz, {} ticks missed, {} ring readings{}",
+        "whole recording: {} rows at {} Hz, {} ticks missed, {} ring readings{}",
         summary.rows,
         summary.rate_hz,
         summary.missed_ticks,
@@ -144,6 +162,9 @@ pub fn text(report: &Report, only_window: Option<&str>) -> String {
     }
     if let Some(grams) = report.cost.carbon_g {
         let _ = writeln!(text, "emissions of the whole recording: {grams:.4} gCO2e");
+    }
+    for lost in &summary.damage {
+        let _ = writeln!(text, "lost to damage: {lost}");
     }
     let losses = summary
         .events
@@ -196,6 +217,8 @@ fn notes(gpu: &GpuSummary) -> String {
             energy(low),
             energy(high)
         );
+    } else if let Some(method) = gpu.energy_method {
+        let _ = write!(text, "\n  energy from {method} power alone: how far off it is cannot be told");
     }
     if let Some(counter) = gpu.energy_counter_j {
         let _ = write!(text, "\n  the driver's counter says {}", energy(counter));

@@ -33,10 +33,9 @@ fn read_spec(name: &str) -> Result<Spec, OpenError> {
     if path.extension().is_none_or(|e| e != "toml") {
         return Err(OpenError::UnknownSpec(format!("sim:{name}")));
     }
-    let read = |path: PathBuf| {
-        std::fs::read_to_string(&path).map_err(|e| format!("cannot read `{}`: {e}", path.display()))
-    };
-    let text = read(path.to_owned()).map_err(OpenError::Spec)?;
+    let read = |path: PathBuf| std::fs::read_to_string(path).map_err(|e| e.to_string());
+    let text = read(path.to_owned())
+        .map_err(|e| OpenError::Spec(format!("cannot read `{}`: {e}", path.display())))?;
     // A trace is looked for beside the file that names it.
     let folder = path.parent().unwrap_or(Path::new("."));
     let spec = Spec::parse(&text, &mut |file| read(folder.join(file)));

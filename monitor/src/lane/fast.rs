@@ -117,6 +117,7 @@ impl FastLane {
             let _ = lateness.record(lateness_us.unsigned_abs());
         }
         Live::add(&self.live.fast_rows, 1);
+        self.live.last_us.store(now_us, Ordering::Relaxed);
         out.put(Record::Fast(FastRow {
             gpu: self.gpu,
             mono_us: now_us,

@@ -71,6 +71,8 @@ pub struct Live {
     pub missed_ticks: AtomicU64,
     /// Ring readings.
     pub ring_rows: AtomicU64,
+    /// Time of the last row of the fast lane, µs since the start of the recording; negative before it.
+    pub last_us: AtomicI64,
     /// The last power read, mW; negative before the first.
     pub power_mw: AtomicI64,
     /// Lateness of fast ticks, µs.
@@ -86,6 +88,7 @@ impl Default for Live {
             fast_rows: AtomicU64::new(0),
             missed_ticks: AtomicU64::new(0),
             ring_rows: AtomicU64::new(0),
+            last_us: AtomicI64::new(-1),
             power_mw: AtomicI64::new(-1),
             lateness_us: Mutex::new(lateness),
         }

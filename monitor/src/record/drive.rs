@@ -31,6 +31,7 @@ impl EndTime {
 
 /// Runs a group's lanes in order of their deadlines until the end, then finishes them.
 pub(super) fn run(group: &mut LaneGroup, clock: &dyn Clock, end: &EndTime, out: &mut dyn Outbox) {
+    let mut end_now = None;
     loop {
         let next = group.lanes.iter().enumerate().min_by_key(|(_, lane)| lane.due());
         let Some((index, due)) = next.map(|(i, lane)| (i, lane.due())) else { break };
@@ -41,11 +42,15 @@ pub(super) fn run(group: &mut LaneGroup, clock: &dyn Clock, end: &EndTime, out: 
         if due > now {
             clock.sleep_until(due.min(now.plus_us(LOOK_US)));
         } else if group.lanes[index].tick(clock, out) == Flow::Stop {
+            // The GPU is lost; the thread's other lanes get what there still is.
             group.lanes.remove(index);
+            end_now = Some(clock.mono());
+            break;
         }
     }
+    let end = end_now.unwrap_or(end.get());
     for lane in &mut group.lanes {
-        lane.finish(clock, end.get(), out);
+        lane.finish(clock, end, out);
     }
 }
 

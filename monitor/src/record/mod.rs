@@ -164,5 +164,6 @@ fn header(devices: &[Arc<dyn Device>], sensors: &[Sensors], start_wall: WallUs, 
         rate_hz: config.rate_hz,
         gpus: gpus.collect(),
         own_cost: None,
+        damage: Vec::new(),
     }
 }

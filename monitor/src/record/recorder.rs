@@ -170,7 +170,12 @@ impl Recorder {
     /// Ends the recording now, unless an end was set that has passed, and closes it within two seconds even
     /// if the driver never answers again.
     pub fn stop(mut self) -> Closed {
-        let end = self.end.set(self.clock.mono());
+        let now = match self.over() {
+            // Nothing was recorded after the last GPU was lost.
+            Some(Over::AllGpusLost) => self.origin.plus_us(self.last_row_us() + 1),
+            _ => self.clock.mono(),
+        };
+        let end = self.end.set(now);
         let duration_us = end.since_us(self.origin).max(0);
         let mut stalled = Vec::new();
         if self.all_lanes_done.recv_timeout(STALL) == Err(RecvTimeoutError::Timeout) {
@@ -189,6 +194,10 @@ impl Recorder {
         let _ = self.finish.send(Finish { duration_us, own_cost });
         let storage = self.writer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         Closed { duration_us, stalled, storage }
+    }
+
+    fn last_row_us(&self) -> i64 {
+        self.live.iter().map(|live| live.last_us.load(Ordering::Relaxed)).max().unwrap_or(0)
     }
 
     fn own_cost(&self) -> OwnCost {

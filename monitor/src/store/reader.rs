@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arrow::error::ArrowError;
-use gpumon_core::header::Header;
+use gpumon_core::header::{Header, State};
 use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder,
 };
@@ -101,7 +101,9 @@ impl Reader {
         let mut sources = VecDeque::new();
         let mut covered = None;
         for path in layout.parts[R::LANE].values() {
-            match Footer::of(path) {
+            let footer = Footer::of(path)
+                .and_then(|footer| footer.check(path, R::NAME, &self.header).map(|()| footer));
+            match footer {
                 Ok(footer) => {
                     covered = covered.max(footer.covers_to());
                     push_groups(&mut sources, path, None, &footer);
@@ -121,6 +123,11 @@ impl Reader {
                 Ok(footer) => push_groups(&mut sources, path, Some(&Arc::new(file)), &footer),
                 Err(e) => sources.push_back(Source::failed(vanished_or(e)?)),
             }
+        }
+        let missing = layout.parts[R::LANE].is_empty() && !live && !layout.has_folders;
+        if missing && self.header.state != State::Recording {
+            let path = self.dir.join(format!("{}.parquet", R::NAME));
+            sources.push_back(Source::failed(StoreError::damaged(&path, "it is missing")));
         }
         for (_, path, file) in journals.into_iter().filter(|(number, ..)| counts(*number)) {
             push_journal(&mut sources, path, file)?;

@@ -73,6 +73,7 @@ pub(super) fn recover_on(disk: Disk, dir: &Path) -> Result<RecoverReport, StoreE
     if layout.is_whole()
         && let Ok(header) = read_header(dir)
         && header.state != State::Recording
+        && check_identity(&layout, &header).is_ok()
         && let Ok(rows) = rows_in_parts(&layout)
     {
         return Ok(RecoverReport { nothing_to_do: true, rows, ..RecoverReport::of(header.state) });
@@ -94,6 +95,36 @@ impl RecoverReport {
             header_restored: false,
         }
     }
+
+    /// What was not kept, in words for the header. A torn tail is no damage: every kill leaves one.
+    fn damage(&self) -> impl Iterator<Item = String> {
+        let name = |path: &Path| path.file_name().map_or(String::new(), |n| n.to_string_lossy().into_owned());
+        let dropped = self.dropped.iter().filter(|d| !d.torn_tail);
+        let dropped =
+            dropped.map(move |d| format!("{} bytes at {} of journal {}", d.bytes, d.offset, name(&d.path)));
+        dropped.chain(self.set_aside.iter().map(move |path| format!("set aside as {}", name(path))))
+    }
+}
+
+/// Tables that should be there and are not.
+fn missing(layout: &Layout, header: &Header) -> Vec<String> {
+    let nothing_left =
+        layout.journals.is_empty() && Lane::ALL.into_iter().all(|l| layout.segments[l].is_empty());
+    if header.state == State::Recording && !nothing_left
+        || layout.has_folders && header.state != State::Recording
+    {
+        return Vec::new();
+    }
+    let missing = Lane::ALL.into_iter().filter(|&lane| layout.parts[lane].is_empty());
+    missing.map(|lane| format!("the table {} was missing", lane.name())).collect()
+}
+
+/// Whether every part belongs to this recording and holds the table that its name says.
+fn check_identity(layout: &Layout, header: &Header) -> Result<(), StoreError> {
+    Lane::ALL.into_iter().try_for_each(|lane| {
+        let mut paths = layout.parts[lane].values();
+        paths.try_for_each(|path| Footer::of(path)?.check(path, lane.name(), header))
+    })
 }
 
 /// Lists `dir`, which must hold a recording.
@@ -133,6 +164,8 @@ fn recover_locked(disk: Disk, dir: &Path) -> Result<RecoverReport, StoreError> {
     place.release_room()?;
     layout.temps.iter().try_for_each(|path| place.disk.remove(path))?;
 
+    let mut damage = header.damage.clone();
+    damage.extend(missing(&layout, &header));
     let covered = check_parts(&place, &layout, &mut report)?;
     check_segments(&place, &layout, &covered, &mut report)?;
     let not_covered = |n: u32| Lane::ALL.into_iter().any(|lane| covered[lane].is_none_or(|last| n > last));
@@ -151,7 +184,8 @@ fn recover_locked(disk: Disk, dir: &Path) -> Result<RecoverReport, StoreError> {
     let state = if header.state == State::Complete { State::Complete } else { State::Recovered };
     let parts = Layout::scan(dir)?;
     let duration_us = header.duration_us.or(last_us(&parts)?);
-    place.write_header(&Header { state, duration_us, ..header })?;
+    damage.extend(report.damage());
+    place.write_header(&Header { state, duration_us, damage, ..header })?;
     place.clean_up()?;
     report.state = state;
     report.rows = rows_in_parts(&parts)?;
@@ -167,7 +201,7 @@ fn check_parts(
     let mut covered: PerLane<Option<u32>> = PerLane::default();
     for lane in Lane::ALL {
         for path in layout.parts[lane].values() {
-            if let Some(footer) = footer_or_aside(place, path, report)? {
+            if let Some(footer) = footer_or_aside(place, path, lane, report)? {
                 covered[lane] = covered[lane].max(footer.covers_to());
             }
         }
@@ -187,7 +221,7 @@ fn check_segments(
             if covered[lane].is_some_and(|last| *number <= last) || layout.journals.contains_key(number) {
                 place.disk.remove(path)?;
             } else {
-                footer_or_aside(place, path, report)?;
+                footer_or_aside(place, path, lane, report)?;
             }
         }
     }
@@ -197,9 +231,12 @@ fn check_segments(
 fn footer_or_aside(
     place: &Place,
     path: &Path,
+    lane: Lane,
     report: &mut RecoverReport,
 ) -> Result<Option<Footer>, StoreError> {
-    match Footer::of(path) {
+    let footer =
+        Footer::of(path).and_then(|footer| footer.check(path, lane.name(), &place.header).map(|()| footer));
+    match footer {
         Ok(footer) => Ok(Some(footer)),
         Err(StoreError::Damaged { .. }) => {
             set_aside(&place.disk, &place.dir, path, report)?;

@@ -37,6 +37,7 @@ const ZSTD_LEVEL: i32 = 3;
 pub(super) const TIME: &str = "mono_us";
 const SEGMENTS_KEY: &str = "gpumon.segments";
 const RECORDING_KEY: &str = "gpumon.recording";
+const TABLE_KEY: &str = "gpumon.table";
 
 /// What a file says about itself.
 pub(super) struct Meta<'a> {
@@ -68,7 +69,7 @@ pub(super) fn key_values(header: &Header, table: &str) -> Vec<KeyValue> {
         ("gpumon.version", header.gpumon.clone()),
         ("gpumon.schema", SCHEMA_VERSION.to_string()),
         ("gpumon.simulated", header.simulated.to_string()),
-        ("gpumon.table", table.to_owned()),
+        (TABLE_KEY, table.to_owned()),
         (RECORDING_KEY, header.to_json()),
     ]
     .map(|(key, value)| KeyValue::new(key.to_owned(), value))
@@ -216,6 +217,19 @@ impl Footer {
     fn value(&self, key: &str) -> Option<&str> {
         let all = self.0.file_metadata().key_value_metadata()?;
         all.iter().find(|kv| kv.key == key)?.value.as_deref()
+    }
+
+    /// Whether the file holds this table of this recording.
+    pub(super) fn check(&self, path: &Path, table: &'static str, header: &Header) -> Result<(), StoreError> {
+        if let Some(other) = self.value(TABLE_KEY).filter(|other| *other != table) {
+            return Err(StoreError::damaged(path, format!("it holds the table `{other}`, not `{table}`")));
+        }
+        let of = |h: &Header| (h.start_wall_us, h.gpus.iter().map(|g| g.uuid.clone()).collect::<Vec<_>>());
+        let own: Option<Header> = self.recording().and_then(|text| serde_json::from_str(text).ok());
+        if own.is_some_and(|own| of(&own) != of(header)) {
+            return Err(StoreError::damaged(path, "it belongs to another recording".to_owned()));
+        }
+        Ok(())
     }
 
     /// First and last time in the whole file, µs; nothing if it is empty.

@@ -53,6 +53,8 @@ pub struct Summary {
     pub events: BTreeMap<String, u64>,
     /// What recording cost, once it has ended.
     pub own_cost: Option<OwnCost>,
+    /// What `gpumon recover` could not keep, in words.
+    pub damage: Vec<String>,
     /// The whole recording, a GPU each.
     pub gpus: Vec<GpuSummary>,
     /// The named windows in order of their start.
@@ -86,6 +88,7 @@ pub struct GpuSummary {
     /// Where the energy comes from: `ring`, `counter`, `instant` or `average`.
     pub energy_method: Option<&'static str>,
     /// Lower bound of the energy as far as the recording can tell, J; the sensor's own gain is not in it.
+    /// Absent where energy comes from `instant` or `average`, which see too little to tell.
     pub energy_low_j: Option<f64>,
     /// Upper bound likewise, J.
     pub energy_high_j: Option<f64>,
@@ -181,6 +184,7 @@ pub fn summarize(reader: &Reader, extra: &[Window]) -> Result<Summary, StoreErro
         missed_ticks: missed_ticks(&events),
         events: count_kinds(&events),
         own_cost: header.own_cost.clone(),
+        damage: header.damage.clone(),
         gpus: whole,
         windows: spans.map(|(w, gpus)| window_summary(w, gpus)).collect(),
     })
@@ -218,11 +222,15 @@ fn read_all<T: Row>(reader: &Reader) -> Result<Vec<T>, StoreError> {
     Ok(rows)
 }
 
-/// The time of the last row, for a recording that has no end yet.
+/// The time of the last row of the lanes that go on all the time, for a recording that has no end yet.
 fn last_time(reader: &Reader) -> Result<i64, StoreError> {
+    Ok(last_of::<FastRow>(reader)?.max(last_of::<RingRow>(reader)?).max(last_of::<SlowRow>(reader)?))
+}
+
+fn last_of<R: Row>(reader: &Reader) -> Result<i64, StoreError> {
     let mut last = 0;
-    for batch in reader.batches::<FastRow>() {
-        last = batch?.iter().map(|r| r.mono_us).fold(last, i64::max);
+    for batch in reader.batches::<R>() {
+        last = batch?.iter().map(Row::mono_us).fold(last, i64::max);
     }
     Ok(last)
 }

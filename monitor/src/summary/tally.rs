@@ -69,7 +69,10 @@ impl Power {
     }
 
     fn p99_w(&self) -> Option<f64> {
-        (!self.weighted_mw.is_empty()).then(|| self.weighted_mw.value_at_quantile(0.99) as f64 / 1e3)
+        // The histogram's classes are a thousandth wide; no quantile lies above the largest reading.
+        let max_mw = u64::try_from(self.max_mw?).ok()?;
+        (!self.weighted_mw.is_empty())
+            .then(|| self.weighted_mw.value_at_quantile(0.99).min(max_mw) as f64 / 1e3)
     }
 }
 
@@ -167,7 +170,11 @@ impl Tally {
             (Some(("ring", best)), Some(counter)) => (best.j - counter.j).abs(),
             _ => 0.0,
         };
-        let bound = |sign: f64| best.map(|(_, e): (_, Energy)| e.j + sign * (e.spread_j + disagreement));
+        // What the short window does not see, or the trailing average smears, the recording cannot tell.
+        let bounded = best.filter(|(method, _)| matches!(*method, "ring" | "counter"));
+        let bound = |sign: f64| {
+            bounded.map(|(_, e): (_, Energy)| (e.j + sign * (e.spread_j + disagreement)).max(0.0))
+        };
         let seconds = (self.to_us - self.from_us) as f64 / 1e6;
         let power = if ring.is_some() { &self.ring_power } else { &self.fast_power };
         let spacing = |us: u64| us as f64 / 1e3;

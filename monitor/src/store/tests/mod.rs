@@ -39,6 +39,7 @@ fn header() -> Header {
             unsupported: vec![],
         }],
         own_cost: None,
+        damage: Vec::new(),
     }
 }
 
