@@ -8,7 +8,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("gpumon-core", &[]),
     ("gpumon-simgpu", &["gpumon-core"]),
     ("gpumon-monitor", &["gpumon-core", "gpumon-simgpu"]),
-    ("gpumon", &["gpumon-core", "gpumon-simgpu", "gpumon-monitor"]),
+    ("gpumon-profile", &["gpumon-core", "gpumon-simgpu", "gpumon-monitor"]),
+    ("gpumon", &["gpumon-core", "gpumon-simgpu", "gpumon-monitor", "gpumon-profile"]),
 ];
 
 #[test]
