@@ -1,6 +1,6 @@
 //! Profile files: Parquet and CSV, ours and those that others published.
 //!
-//! Rule: [`read`] looks at the content, [`write`] at the extension. What was read is whole and consistent: every
+//! Rule: [`read`] looks at the content, [`write()`] at the extension. What was read is whole and consistent: every
 //! figure is finite and in its range, points are told apart by their key, rows that repeat one are averaged.
 //! What had to be assumed, averaged or left out is said in a notice.
 //!
@@ -125,7 +125,7 @@ pub fn write(path: &Path, rows: &[ProfileRow]) -> Result<(), ProfileError> {
     write_whole(path, &bytes).map_err(ProfileError::io("write", path))
 }
 
-/// Whether [`write`] can write a file of this name.
+/// Whether [`write()`] can write a file of this name.
 pub fn is_writable_name(path: &Path) -> bool {
     path.extension().is_some_and(|e| e == "parquet" || e == "csv")
 }

@@ -22,10 +22,9 @@ use crate::space::Point;
 pub(crate) struct Heading {
     pub(crate) gpumon: String,
     pub(crate) gpu_uuid: String,
-    pub(crate) model: String,
     pub(crate) protocol: Protocol,
     pub(crate) idle: Vec<Megahertz>,
-    pub(crate) points: Vec<Point>,
+    pub(crate) models: Vec<(String, Vec<Point>)>,
 }
 
 /// A row and when it was done, µs since the sweep's beginning.
@@ -150,13 +149,17 @@ fn difference(found: &Heading, wanted: &Heading) -> Option<String> {
     if found.gpu_uuid != wanted.gpu_uuid {
         return Some(format!("GPU is {}, this is {}", found.gpu_uuid, wanted.gpu_uuid));
     }
-    if found.model != wanted.model {
-        return Some(format!("model is `{}`, this is `{}`", found.model, wanted.model));
+    let names = |heading: &Heading| {
+        heading.models.iter().map(|(model, _)| format!("`{model}`")).collect::<Vec<_>>().join(", ")
+    };
+    let (theirs, ours) = (names(found), names(wanted));
+    if theirs != ours {
+        return Some(format!("models are {theirs}, here they are {ours}"));
     }
     if found.protocol != wanted.protocol {
         return Some("times of measuring are others".into());
     }
-    if found.points != wanted.points || found.idle != wanted.idle {
+    if found.models != wanted.models || found.idle != wanted.idle {
         return Some("points are others (space, design or seed)".into());
     }
     None

@@ -1,4 +1,4 @@
-//! A sweep: idle power at each clock, then each point of the design, then the file.
+//! A sweep: idle power at each clock, then each model's points, then the file.
 //!
 //! Rule: rows are made in the plan's order and kept in a journal (`OUTPUT.journal`) as they are made. When all are
 //! there the output appears whole, and the journal goes. A sweep that was stopped or cut off goes on behind the last
@@ -20,7 +20,7 @@ use crate::design::Design;
 use crate::journal::{Entry, Heading, Journal, JournalError, path_of};
 use crate::protocol::{Bench, MeasureError};
 use crate::space::{Point, Space};
-use crate::workload::Workload;
+use crate::workload::{Workload, WorkloadError};
 
 /// So many points that fail one after another end a sweep: something is wrong with more than the points.
 const FAILURES_IN_A_ROW: usize = 5;
@@ -30,6 +30,15 @@ const FAILURES_IN_A_ROW: usize = 5;
 pub struct Plan {
     /// Clocks at which idle power is measured, without and with a context.
     pub idle: Vec<Megahertz>,
+    /// The models, one after another.
+    pub models: Vec<ModelPlan>,
+}
+
+/// What a sweep will measure of one model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelPlan {
+    /// The model's name.
+    pub model: String,
     /// Points, in order.
     pub points: Vec<Point>,
     /// Points of the space that cannot run, and why.
@@ -37,27 +46,42 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The points of a design over those of `space` that fit.
-    pub fn new(space: &Space, design: Design, seed: u64, workload: &dyn Workload) -> Self {
-        let mut left_out = Vec::new();
-        let fits = |point: &Point| {
-            let answer = workload.fits(point);
-            left_out.extend(answer.err().map(|why| (*point, why)));
-            left_out.last().is_none_or(|(last, _)| last != point)
+    /// For each workload, the points of a design over those of `space` that fit. Each model has a design of its own,
+    /// which depends on `seed` and on the model's place.
+    pub fn new(space: &Space, design: Design, seed: u64, workloads: &[Box<dyn Workload>]) -> Self {
+        let plan = |(place, workload): (usize, &dyn Workload)| {
+            let mut left_out = Vec::new();
+            let fits = |point: &Point| match workload.fits(point) {
+                Ok(()) => true,
+                Err(why) => {
+                    left_out.push((*point, why));
+                    false
+                }
+            };
+            let points = design.points(space, seed.wrapping_add(place as u64), fits);
+            ModelPlan { model: workload.name().into(), points, left_out }
         };
-        let points = design.points(space, seed, fits);
-        let idle = space.clocks().iter().copied().filter(|c| points.iter().any(|p| p.clock == *c)).collect();
-        Self { idle, points, left_out }
+        let models: Vec<ModelPlan> = workloads.iter().map(Box::as_ref).enumerate().map(plan).collect();
+        let used = |clock: &Megahertz| models.iter().flat_map(|m| &m.points).any(|p| p.clock == *clock);
+        Self { idle: space.clocks().iter().copied().filter(used).collect(), models }
+    }
+
+    /// Points of all models.
+    pub fn points(&self) -> usize {
+        self.models.iter().map(|m| m.points.len()).sum()
     }
 
     /// Rows that it makes.
     pub fn rows(&self) -> usize {
-        2 * self.idle.len() + self.points.len()
+        2 * self.idle.len() + self.points()
     }
 
     fn steps(&self) -> impl Iterator<Item = Step> + '_ {
         let idle = self.idle.iter().flat_map(|&clock| [Step::Idle(clock, false), Step::Idle(clock, true)]);
-        idle.chain(self.points.iter().copied().map(Step::Point))
+        let of = |(place, plan): (usize, &'_ ModelPlan)| {
+            plan.points.iter().map(move |point| Step::Point(place, *point)).collect::<Vec<_>>()
+        };
+        idle.chain(self.models.iter().enumerate().flat_map(of))
     }
 }
 
@@ -65,7 +89,8 @@ impl Plan {
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Idle(Megahertz, bool),
-    Point(Point),
+    /// A point of the model at this place.
+    Point(usize, Point),
 }
 
 /// What a sweep will cost.
@@ -98,23 +123,15 @@ pub struct Progress<'a> {
 
 /// How a sweep ended.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Outcome {
-    /// The output is written.
-    Done {
-        /// Its rows.
-        rows: Vec<ProfileRow>,
-        /// How many of them came from the journal.
-        resumed: usize,
-    },
-    /// It was told to stop; the journal holds what was made.
-    Stopped {
-        /// Rows made so far.
-        done: usize,
-        /// Rows that there will be.
-        total: usize,
-        /// Where they are kept.
-        journal: PathBuf,
-    },
+pub struct Outcome {
+    /// All rows that were made, in this run and before.
+    pub rows: Vec<ProfileRow>,
+    /// How many of them came from the journal.
+    pub resumed: usize,
+    /// The journal that holds them, if the sweep was stopped; `None` if the output is written.
+    pub journal: Option<PathBuf>,
+    /// What the user should know: a GPU that could not be given back as it was found.
+    pub notices: Vec<String>,
 }
 
 /// Why a sweep did not end well.
@@ -124,8 +141,16 @@ pub enum SweepError {
     #[error("`{}` exists already; remove it, or name another output", .0.display())]
     Exists(PathBuf),
     /// No point of the space can run.
-    #[error("no point can run: {0}")]
-    NoPoints(String),
+    #[error("no point of `{model}` can run: {why}")]
+    NoPoints {
+        /// The model.
+        model: String,
+        /// Why the first of its points cannot.
+        why: String,
+    },
+    /// The plan was made for other workloads.
+    #[error("the plan was made for other workloads than those that are to run; make it anew")]
+    OtherPlan,
     /// The journal cannot be used.
     #[error(transparent)]
     Journal(#[from] JournalError),
@@ -157,8 +182,8 @@ pub enum SweepError {
 pub struct Sweep<'a> {
     /// What measures.
     pub bench: Bench<'a>,
-    /// What runs.
-    pub workload: &'a mut dyn Workload,
+    /// What runs: the workloads that the plan was made for, in their order.
+    pub workloads: &'a mut [Box<dyn Workload>],
     /// What is measured.
     pub plan: &'a Plan,
     /// The file to make, `.parquet` or `.csv`.
@@ -173,7 +198,7 @@ pub struct Sweep<'a> {
 impl Sweep<'_> {
     /// What it will cost, without a journal.
     pub fn estimate(&self) -> Estimate {
-        let (idle_rows, points) = (2 * self.plan.idle.len(), self.plan.points.len());
+        let (idle_rows, points) = (2 * self.plan.idle.len(), self.plan.points());
         let (idle_row_s, point_s) = (self.bench.protocol.idle_row_s(), self.bench.protocol.point_s());
         let total_s = idle_rows as f64 * idle_row_s + points as f64 * point_s;
         Estimate { idle_rows, idle_row_s, points, point_s, total_s }
@@ -187,12 +212,16 @@ impl Sweep<'_> {
         if !profile_io::is_writable_name(self.output) {
             profile_io::write(self.output, &[])?;
         }
-        if self.plan.points.is_empty() {
-            let why = self.plan.left_out.first().map_or("the space is empty", |(_, why)| why.as_str());
-            return Err(SweepError::NoPoints(why.into()));
+        let named = self.workloads.iter().map(|w| w.name());
+        if !named.eq(self.plan.models.iter().map(|m| m.model.as_str())) {
+            return Err(SweepError::OtherPlan);
         }
-        let journal_path = path_of(self.output);
-        let (mut journal, entries) = Journal::open(journal_path.clone(), &self.heading())?;
+        if let Some(none) = self.plan.models.iter().find(|m| m.points.is_empty()) {
+            let why = none.left_out.first().map_or("the space is empty", |(_, why)| why.as_str());
+            return Err(SweepError::NoPoints { model: none.model.clone(), why: why.into() });
+        }
+        let path = path_of(self.output);
+        let (mut journal, entries) = Journal::open(path.clone(), &self.heading())?;
         let began = self.bench.clock.mono();
         if let Some(last) = entries.last().filter(|_| self.same_time) {
             self.bench.clock.sleep_until(began.plus_us(last.at_us));
@@ -200,14 +229,17 @@ impl Sweep<'_> {
         let resumed = entries.len().min(self.plan.rows());
         let mut rows: Vec<ProfileRow> = entries.into_iter().take(resumed).map(|entry| entry.row).collect();
         let measured = self.measure_rest(&mut journal, began, &mut rows, progress);
-        // The GPU is given back whatever happened; what happened matters more than a failure to do so.
-        let _ = self.workload.quit();
-        if measured? {
-            profile_io::write(self.output, &rows)?;
-            journal.remove()?;
-            return Ok(Outcome::Done { rows, resumed });
+        let not_given_back = self.workloads.iter_mut().filter_map(|workload| {
+            let error = workload.quit().err()?;
+            Some(format!("`{}` did not give the GPU back as it was: it {error}", workload.name()))
+        });
+        let notices = not_given_back.collect();
+        if !measured? {
+            return Ok(Outcome { rows, resumed, journal: Some(path), notices });
         }
-        Ok(Outcome::Stopped { done: rows.len(), total: self.plan.rows(), journal: journal_path })
+        profile_io::write(self.output, &rows)?;
+        journal.remove()?;
+        Ok(Outcome { rows, resumed, journal: None, notices })
     }
 
     /// Makes the rows that are not there yet; false if it was stopped.
@@ -221,17 +253,16 @@ impl Sweep<'_> {
         let total = self.plan.rows();
         let mut idle_w: BTreeMap<i32, f64> = rows.iter().filter_map(idle_power).collect();
         let (resumed, resumed_at, mut failures) = (rows.len(), self.bench.clock.mono(), 0);
+        let mut place = None;
         let plan = self.plan;
         for step in plan.steps().skip(resumed) {
             if self.stop.load(Ordering::SeqCst) {
                 return Ok(false);
             }
             let done = rows.len();
-            let row = self.measure(step, &idle_w).map_err(|source| SweepError::Measure {
-                source,
-                done,
-                journal: path_of(self.output),
-            })?;
+            let row = self
+                .measure(step, place.replace(step.place()), &idle_w)
+                .map_err(|source| SweepError::Measure { source, done, journal: path_of(self.output) })?;
             idle_w.extend(idle_power(&row));
             let at_us = self.bench.clock.mono().since_us(began);
             let entry = Entry { at_us, row };
@@ -249,12 +280,27 @@ impl Sweep<'_> {
         Ok(true)
     }
 
-    fn measure(&mut self, step: Step, idle_w: &BTreeMap<i32, f64>) -> Result<ProfileRow, MeasureError> {
+    fn measure(
+        &mut self,
+        step: Step,
+        before: Option<usize>,
+        idle_w: &BTreeMap<i32, f64>,
+    ) -> Result<ProfileRow, MeasureError> {
+        let place = step.place();
+        if let Some(other) = before.filter(|b| *b != place).and_then(|b| self.workloads.get_mut(b)) {
+            // What is wrong with a model that is done shows in the next one's rows, or when all quit.
+            let _ = other.quit();
+        }
+        // Places come from the plan, which was compared with the workloads.
+        let Some(workload) = self.workloads.get_mut(place) else {
+            let error = WorkloadError::Lost("is not there".into());
+            return Err(MeasureError::Workload { model: place.to_string(), error });
+        };
         match step {
-            Step::Idle(clock, context) => self.bench.idle(self.workload, clock, context),
-            Step::Point(point) => {
+            Step::Idle(clock, context) => self.bench.idle(workload.as_mut(), clock, context),
+            Step::Point(_, point) => {
                 let idle_w = idle_w.get(&(point.clock.0 as i32)).copied();
-                self.bench.point(self.workload, &point, idle_w)
+                self.bench.point(workload.as_mut(), &point, idle_w)
             }
         }
     }
@@ -263,10 +309,19 @@ impl Sweep<'_> {
         Heading {
             gpumon: env!("CARGO_PKG_VERSION").into(),
             gpu_uuid: self.bench.device.identity().uuid.clone(),
-            model: self.workload.name().into(),
             protocol: self.bench.protocol.clone(),
             idle: self.plan.idle.clone(),
-            points: self.plan.points.clone(),
+            models: self.plan.models.iter().map(|m| (m.model.clone(), m.points.clone())).collect(),
+        }
+    }
+}
+
+impl Step {
+    /// Place of the workload that it needs; idle rows take the first.
+    fn place(self) -> usize {
+        match self {
+            Self::Idle(..) => 0,
+            Self::Point(place, _) => place,
         }
     }
 }

@@ -20,7 +20,7 @@ use crate::workload::{Context, Workload, WorkloadError, open};
 struct Stage {
     clock: Arc<dyn Clock>,
     device: Arc<SimDevice>,
-    workload: Box<dyn Workload>,
+    workloads: Vec<Box<dyn Workload>>,
     protocol: Protocol,
 }
 
@@ -28,12 +28,8 @@ fn stage(gpu: &str, model: &str) -> Stage {
     let clock: Arc<dyn Clock> = Arc::new(VirtualClock::new(WallUs(1_700_000_000_000_000)));
     let device = named(gpu, &clock).unwrap().remove(0);
     let context = Context { clock: clock.clone(), sim: Some(device.clone()) };
-    Stage {
-        workload: open(&format!("sim:{model}"), &context).unwrap(),
-        clock,
-        device,
-        protocol: Protocol::default(),
-    }
+    let workloads = model.split('+').map(|m| open(&format!("sim:{m}"), &context).unwrap()).collect();
+    Stage { workloads, clock, device, protocol: Protocol::default() }
 }
 
 impl Stage {
@@ -44,7 +40,7 @@ impl Stage {
     }
 
     fn plan(&self, design: Design) -> Plan {
-        Plan::new(&self.space(&[1, 3, 7], &[1, 8, 32], &[210, 750, 1410]), design, 1, self.workload.as_ref())
+        Plan::new(&self.space(&[1, 3, 7], &[1, 8, 32], &[210, 750, 1410]), design, 1, &self.workloads)
     }
 
     fn sweep(&mut self, plan: &Plan, output: &Path, stop_after: usize) -> Result<Outcome, SweepError> {
@@ -55,7 +51,7 @@ impl Stage {
                 device: self.device.as_ref(),
                 clock: self.clock.as_ref(),
             },
-            workload: self.workload.as_mut(),
+            workloads: &mut self.workloads,
             plan,
             output,
             stop: &stop,
@@ -71,10 +67,8 @@ impl Stage {
 }
 
 fn rows(outcome: Outcome) -> Vec<ProfileRow> {
-    match outcome {
-        Outcome::Done { rows, .. } => rows,
-        stopped => panic!("{stopped:?}"),
-    }
+    assert!(outcome.journal.is_none() && outcome.notices.is_empty(), "{outcome:?}");
+    outcome.rows
 }
 
 fn near(found: Option<f64>, truth: f64, relative: f64, what: &str) {
@@ -129,24 +123,24 @@ fn idle_rows_are_the_gpus_idle_power() {
 
 #[test]
 fn a_sweep_cut_off_anywhere_gives_the_same_file() {
-    let plan = stage("a100", "densenet-like").plan(Design::Lhs(0.3));
+    let plan = stage("a100", "densenet-like+mobilenet-like").plan(Design::Lhs(0.3));
     for name in ["p.parquet", "p.csv"] {
         let folder = tempfile::tempdir().unwrap();
         let whole = folder.path().join(format!("whole-{name}"));
-        stage("a100", "densenet-like").sweep(&plan, &whole, 0).unwrap();
+        stage("a100", "densenet-like+mobilenet-like").sweep(&plan, &whole, 0).unwrap();
         let whole = std::fs::read(whole).unwrap();
         for stop_after in [1, 3, 6, 7, 10, plan.rows() - 1] {
             for cut_bytes in [0, 1, 40] {
                 let output = folder.path().join(format!("{stop_after}-{cut_bytes}-{name}"));
-                let stopped = stage("a100", "densenet-like").sweep(&plan, &output, stop_after).unwrap();
-                let Outcome::Stopped { done, journal, .. } = stopped else { panic!("{stopped:?}") };
-                assert_eq!(done, stop_after);
+                let stopped =
+                    stage("a100", "densenet-like+mobilenet-like").sweep(&plan, &output, stop_after).unwrap();
+                let journal = stopped.journal.unwrap();
+                assert_eq!(stopped.rows.len(), stop_after);
                 assert!(!output.exists());
                 let kept = std::fs::read(&journal).unwrap();
                 std::fs::write(&journal, &kept[..kept.len() - cut_bytes]).unwrap();
-                let outcome = stage("a100", "densenet-like").sweep(&plan, &output, 0).unwrap();
-                let Outcome::Done { resumed, .. } = outcome else { panic!("{outcome:?}") };
-                assert_eq!(resumed, if cut_bytes == 0 { stop_after } else { stop_after - 1 });
+                let outcome = stage("a100", "densenet-like+mobilenet-like").sweep(&plan, &output, 0).unwrap();
+                assert_eq!(outcome.resumed, if cut_bytes == 0 { stop_after } else { stop_after - 1 });
                 assert!(
                     std::fs::read(&output).unwrap() == whole,
                     "{name} after {stop_after}, {cut_bytes} bytes short"
@@ -183,9 +177,10 @@ fn another_sweeps_journal_and_an_existing_output_are_left_alone() {
     let plan = stage("a100", "bert-like").plan(Design::Lhs(0.2));
     stage("a100", "bert-like").sweep(&plan, &output, 2).unwrap();
     let mut other = stage("a100", "gpt-like");
-    let error = other.sweep(&plan, &output, 0).unwrap_err().to_string();
-    assert!(error.contains("model is `bert-like`, this is `gpt-like`"), "{error}");
-    let other_plan = other.plan(Design::Full);
+    let others = other.plan(Design::Lhs(0.2));
+    let error = other.sweep(&others, &output, 0).unwrap_err().to_string();
+    assert!(error.contains("models are `bert-like`, here they are `gpt-like`"), "{error}");
+    let other_plan = stage("a100", "bert-like").plan(Design::Full);
     let error = stage("a100", "bert-like").sweep(&other_plan, &output, 0).unwrap_err().to_string();
     assert!(error.contains("points are others"), "{error}");
     let journal = folder.path().join("p.csv.journal");
@@ -208,7 +203,7 @@ fn the_power_cap_is_noted_and_a_lost_clock_is_not_valid() {
     let point = Point { share: Share::Mig(7), batch: 32, clock: Megahertz(1410) };
     let bench =
         Bench { protocol: &capped.protocol, device: capped.device.as_ref(), clock: capped.clock.as_ref() };
-    let row = bench.point(capped.workload.as_mut(), &point, Some(63.0)).unwrap();
+    let row = bench.point(capped.workloads[0].as_mut(), &point, Some(63.0)).unwrap();
     assert!(row.valid && row.reason.as_ref().unwrap().contains("power cap: ran at"), "{row:?}");
     assert!(row.avg_power_draw < Some(151.0));
     let mut stubborn = Stubborn;
@@ -255,9 +250,9 @@ impl Workload for Stubborn {
 #[test]
 fn a_workload_that_keeps_failing_ends_the_sweep() {
     let mut stage = stage("a100", "bert-like");
-    stage.workload = Box::new(Stubborn);
+    stage.workloads = vec![Box::new(Stubborn)];
     let space = stage.space(&[1, 2, 3], &[13], &[210, 750]);
-    let plan = Plan::new(&space, Design::Full, 0, &Stubborn);
+    let plan = Plan::new(&space, Design::Full, 0, &stage.workloads);
     let folder = tempfile::tempdir().unwrap();
     let error = stage.sweep(&plan, &folder.path().join("p.csv"), 0).unwrap_err().to_string();
     assert!(error.contains("5 points failed") && error.contains("unlucky"), "{error}");
@@ -266,17 +261,17 @@ fn a_workload_that_keeps_failing_ends_the_sweep() {
 #[test]
 fn points_that_do_not_fit_are_left_out_with_the_reason() {
     let stage = stage("a100", "vgg19-like");
-    let plan =
-        Plan::new(&stage.space(&[1, 7], &[1, 1024], &[1410]), Design::Full, 0, stage.workload.as_ref());
-    assert_eq!((plan.points.len(), plan.left_out.len(), plan.rows()), (3, 1, 5));
-    assert!(plan.left_out[0].1.contains("needs"), "{:?}", plan.left_out);
+    let plan = Plan::new(&stage.space(&[1, 7], &[1, 1024], &[1410]), Design::Full, 0, &stage.workloads);
+    let left_out = &plan.models[0].left_out;
+    assert_eq!((plan.points(), left_out.len(), plan.rows()), (3, 1, 5));
+    assert!(left_out[0].1.contains("needs"), "{left_out:?}");
 }
 
 #[test]
 fn every_simulated_model_passes_the_same_checks() {
     for model in SimModel::builtins() {
         let mut stage = stage("a100", model.name());
-        let workload = stage.workload.as_mut();
+        let workload = stage.workloads[0].as_mut();
         assert_eq!(workload.name(), model.name());
         assert!(matches!(workload.run_batch(), Err(WorkloadError::Failed(_))), "nothing is loaded");
         let point = Point { share: Share::Mig(2), batch: 4, clock: Megahertz(900) };
@@ -292,6 +287,26 @@ fn every_simulated_model_passes_the_same_checks() {
         assert_eq!(stage.device.power().unwrap().average, None);
         workload.quit().unwrap();
         assert!(workload.memory_bytes().is_none());
+    }
+}
+
+#[test]
+fn the_page_lists_the_columns_that_there_are() {
+    const BEGIN: &str = "<!-- columns -->\n";
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/profiling.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let (before, rest) = text.split_once(BEGIN).unwrap();
+    let (_, after) = rest.split_once("<!-- end -->").unwrap();
+    let table = gpumon_core::table::markdown::<ProfileRow>();
+    let table = table.split_once("\n\n").unwrap().1;
+    let wanted = format!("{before}{BEGIN}\n{table}\n<!-- end -->{after}");
+    if std::env::var_os("GPUMON_BLESS").is_some() {
+        std::fs::write(path, &wanted).unwrap();
+    }
+    let kept = std::fs::read_to_string(path).unwrap();
+    assert!(kept == wanted, "docs/profiling.md differs from the code; see there how to write it anew");
+    for model in SimModel::builtins() {
+        assert!(kept.contains(&format!("`sim:{}`", model.name())));
     }
 }
 
