@@ -6,7 +6,7 @@
 //!
 //! | file | told by | read as |
 //! |---|---|---|
-//! | Parquet | its first bytes | the `profile` table; columns that it does not know are left out, with a notice |
+//! | Parquet | its first bytes | with a column `valid` the `profile` table; without, as the CSV that it would make |
 //! | our CSV | a column `valid` | the same columns; an empty cell is an absent figure |
 //! | EnerTune's CSV, or a user's own | a column `model` | as ours, but power, dynamic power, throughput and latency must be there in each row; share = slices / 7 |
 //! | ParvaGPU's CSV | a column `Workload Number` | see the cases below |
@@ -15,6 +15,7 @@
 //! latency is in seconds, a row of zeros did not fit (it stays, with `valid` false), and no clock is named: the A100's
 //! highest is taken, with a notice. Whole numbers may be written as `2.0`. A model whose dynamic power is its average
 //! power in every row has had no idle power taken off: its dynamic power is left out, with a notice.
+//! Columns that a profile does not have are left out, with a notice.
 //! Not done here: empty texts are absent in CSV, and spaces around a model's name are not kept.
 //! Sources: EnerTune's artifact (SOSP'26) and ParvaGPU's (SC'24), their profile files.
 

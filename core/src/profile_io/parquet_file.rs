@@ -1,7 +1,13 @@
 //! A profile as one Parquet file: the `profile` table, compressed, with its origin in the file's metadata.
+//!
+//! Rule: a table with a column `valid` is ours and read as it is. Any other, such as a data frame that somebody saved,
+//! is read as the CSV that it would make; so the same layouts are understood and the same values refused.
 
 use std::path::Path;
+use std::sync::Arc;
 
+use arrow::array::RecordBatch;
+use arrow::datatypes::Schema;
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use parquet::basic::{Compression, ZstdLevel};
@@ -10,6 +16,7 @@ use parquet::file::metadata::KeyValue;
 use parquet::file::properties::WriterProperties;
 
 use super::clean::{check, clean};
+use super::text::{OURS, parse_csv};
 use super::{Profile, ProfileError};
 use crate::profile::ProfileRow;
 use crate::table::Table;
@@ -27,12 +34,20 @@ pub(super) fn read(bytes: Vec<u8>, path: &Path) -> Result<Profile, ProfileError>
     };
     let builder =
         ParquetRecordBatchReaderBuilder::try_new(bytes::Bytes::from(bytes)).map_err(|e| broken(&e))?;
+    let schema = Arc::clone(builder.schema());
+    let reader = builder.build().map_err(|e| broken(&e))?;
+    let batches = reader.collect::<Result<Vec<_>, _>>().map_err(|e| broken(&e))?;
+    match schema.column_with_name(OURS) {
+        Some(_) => ours(&batches, &schema, path),
+        None => parse_csv(&as_csv(&batches, path)?, path),
+    }
+}
+
+fn ours(batches: &[RecordBatch], schema: &Schema, path: &Path) -> Result<Profile, ProfileError> {
     let name = path.display().to_string();
     let known: Vec<_> = ProfileRow::columns().into_iter().map(|c| c.name).collect();
-    let unknown: Vec<_> = (builder.schema().fields().iter().map(|f| f.name().as_str()))
-        .filter(|f| !known.contains(f))
-        .map(|f| format!("`{f}`"))
-        .collect();
+    let fields = schema.fields().iter().map(|f| f.name().as_str());
+    let unknown: Vec<_> = fields.filter(|f| !known.contains(f)).map(|f| format!("`{f}`")).collect();
     let mut notices = Vec::new();
     if !unknown.is_empty() {
         notices.push(format!(
@@ -41,10 +56,9 @@ pub(super) fn read(bytes: Vec<u8>, path: &Path) -> Result<Profile, ProfileError>
         ));
     }
     let mut rows = Vec::new();
-    for batch in builder.build().map_err(|e| broken(&e))? {
-        let batch = batch.map_err(|e| broken(&e))?;
+    for batch in batches {
         rows.extend(
-            ProfileRow::from_batch(&batch).map_err(|e| {
+            ProfileRow::from_batch(batch).map_err(|e| {
                 ProfileError::file(path, format!("not a profile: {e}; see docs/profiling.md"))
             })?,
         );
@@ -63,6 +77,20 @@ pub(super) fn read(bytes: Vec<u8>, path: &Path) -> Result<Profile, ProfileError>
     }
     let rows = clean(rows, &name, &mut notices);
     Ok(Profile { rows, notices })
+}
+
+/// A table as CSV; its row N is line N + 1.
+fn as_csv(batches: &[RecordBatch], path: &Path) -> Result<String, ProfileError> {
+    let mut text = Vec::new();
+    let mut writer = arrow::csv::Writer::new(&mut text);
+    for batch in batches {
+        let odd =
+            |e| ProfileError::file(path, format!("has columns that are neither numbers nor text ({e})"));
+        writer.write(batch).map_err(odd)?;
+    }
+    drop(writer);
+    String::from_utf8(text)
+        .map_err(|e| ProfileError::file(path, format!("holds text that is not UTF-8 ({e})")))
 }
 
 pub(super) fn bytes(rows: &[ProfileRow], path: &Path) -> Result<Vec<u8>, ProfileError> {

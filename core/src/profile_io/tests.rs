@@ -88,6 +88,40 @@ fn empty_files_and_wrong_headers_are_explained() {
 }
 
 #[test]
+fn a_saved_data_frame_is_a_profile() {
+    use arrow::array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray};
+    let save = |latency: Option<f64>, path: &Path| {
+        let ints = |v: i64| std::sync::Arc::new(Int64Array::from(vec![v, v + 15])) as ArrayRef;
+        let floats = |v: f64| std::sync::Arc::new(Float64Array::from(vec![v, v / 3.0])) as ArrayRef;
+        let latency = Float64Array::from(vec![Some(1.5), latency]);
+        let batch = RecordBatch::try_from_iter_with_nullable([
+            ("model", std::sync::Arc::new(StringArray::from(vec!["a, b", "c"])) as ArrayRef, true),
+            ("batch_size", ints(4), true),
+            ("mig_slices", floats(3.0), true),
+            ("frequency", ints(210), true),
+            ("avg_power_draw", floats(50.0), true),
+            ("dynamic_power_draw", floats(7.0), true),
+            ("throughput", floats(9.0), true),
+            ("latency", std::sync::Arc::new(latency), true),
+        ])
+        .unwrap();
+        let file = std::fs::File::create(path).unwrap();
+        let mut writer = parquet::arrow::ArrowWriter::try_new(file, batch.schema(), None).unwrap();
+        writer.write(&batch).unwrap();
+        writer.close().unwrap();
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("frame.parquet");
+    save(Some(2.5), &path);
+    let rows = read(&path).unwrap().rows;
+    assert_eq!((rows[0].model.as_str(), rows[0].mig_slices, rows[1].frequency), ("a, b", Some(3), 225));
+    assert_eq!((rows[1].dynamic_power_draw, rows[1].latency), (Some(7.0 / 3.0), Some(2.5)));
+    save(None, &path);
+    let error = read(&path).unwrap_err().to_string();
+    assert!(error.contains("line 3, column `latency`: found nothing"), "{error}");
+}
+
+#[test]
 fn repeated_points_are_averaged_with_a_notice() {
     let profile =
         parse(&format!("{HEADER}m,1,2,210,50,5,4,3\nm,1,2,240,50,5,4,3\nm,1,2.0,210,60,7,6,5\n")).unwrap();

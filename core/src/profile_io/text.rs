@@ -15,7 +15,7 @@ use crate::share::Share;
 use crate::table::Table;
 
 /// Marks a file of ours, in which figures may be absent.
-const OURS: &str = "valid";
+pub(super) const OURS: &str = "valid";
 /// Marks a file of ParvaGPU's.
 const PARVA: &str = "Workload Number";
 const PARVA_COLUMNS: [&str; 5] = ["Mig instance", "Batch size", PARVA, "Throughput", "Latency"];
