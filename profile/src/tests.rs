@@ -1,14 +1,14 @@
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use gpumon_core::clock::{Clock, VirtualClock};
 use gpumon_core::profile::{IDLE, IDLE_CONTEXT, ProfileRow};
 use gpumon_core::profile_io;
 use gpumon_core::share::Share;
-use gpumon_core::units::{Megahertz, Milliwatts, MonoUs, WallUs};
-use gpumon_monitor::device::Device;
+use gpumon_core::units::{Megahertz, Millijoules, Milliwatts, MonoUs, WallUs};
 use gpumon_monitor::device::sim::{SimDevice, named};
+use gpumon_monitor::device::{Activity, Device, Identity, Power, PowerSample, ReadError, SlowSensor};
 use gpumon_simgpu::{Change, SimModel};
 
 use crate::design::Design;
@@ -211,6 +211,88 @@ fn the_power_cap_is_noted_and_a_lost_clock_is_not_valid() {
     assert!(!row.valid, "{row:?}");
     let reason = row.reason.unwrap();
     assert!(reason.contains("1 batches in") && reason.contains("ran at"), "{reason}");
+}
+
+#[test]
+fn without_a_ring_the_sensor_is_polled() {
+    let folder = tempfile::tempdir().unwrap();
+    let spec = folder.path().join("no-ring.toml");
+    let unsupported = "unsupported = [\"ring\", \"power_average\", \"gpm\", \"event_reasons\"]";
+    std::fs::write(&spec, format!("base = \"a100\"\n[sensors]\n{unsupported}\n")).unwrap();
+    let mut stage = stage(spec.to_str().unwrap(), "bert-like");
+    let point = Point { share: Share::Mig(4), batch: 16, clock: Megahertz(1005) };
+    let bench =
+        Bench { protocol: &stage.protocol, device: stage.device.as_ref(), clock: stage.clock.as_ref() };
+    let idle = bench.idle(stage.workloads[0].as_mut(), point.clock, true).unwrap();
+    let row = bench.point(stage.workloads[0].as_mut(), &point, idle.avg_power_draw).unwrap();
+    assert!(row.valid && row.reason.is_none() && row.sm_util_pct.is_none(), "{row:?}");
+    let truth = SimModel::builtin("bert-like").unwrap().truth(16, Share::Mig(4), Megahertz(1005));
+    near(row.dynamic_power_draw, truth.dynamic_w, 0.04, "polled");
+}
+
+/// A simulated GPU that reports clock-event reasons of its own, and is lost after so many of those calls.
+struct Troubled {
+    gpu: Arc<SimDevice>,
+    reasons: i64,
+    lost_after: AtomicUsize,
+}
+
+impl Device for Troubled {
+    fn identity(&self) -> &Identity {
+        self.gpu.identity()
+    }
+    fn power(&self) -> Result<Power, ReadError> {
+        self.gpu.power()
+    }
+    fn sm_clock(&self) -> Result<Megahertz, ReadError> {
+        self.gpu.sm_clock()
+    }
+    fn power_samples(&self, newer_than: WallUs, into: &mut Vec<PowerSample>) -> Result<(), ReadError> {
+        self.gpu.power_samples(newer_than, into)
+    }
+    fn energy_counter(&self) -> Result<Millijoules, ReadError> {
+        self.gpu.energy_counter()
+    }
+    fn slow(&self, sensor: SlowSensor) -> Result<i64, ReadError> {
+        let left = self.lost_after.load(Ordering::SeqCst);
+        self.lost_after.store(left.saturating_sub(1), Ordering::SeqCst);
+        match (left, sensor) {
+            (0, _) => Err(ReadError::Lost("fell off the bus".into())),
+            (_, SlowSensor::EventReasons) => Ok(self.reasons),
+            _ => self.gpu.slow(sensor),
+        }
+    }
+    fn activity(&self) -> Result<Activity, ReadError> {
+        self.gpu.activity()
+    }
+}
+
+#[test]
+fn heat_spoils_a_point_and_a_lost_gpu_ends_the_sweep() {
+    let mut stage = stage("a100", "bert-like");
+    let hot = Troubled { gpu: stage.device.clone(), reasons: 0x20, lost_after: AtomicUsize::new(1_000) };
+    let point = Point { share: Share::Mig(1), batch: 1, clock: Megahertz(600) };
+    let bench = Bench { protocol: &stage.protocol, device: &hot, clock: stage.clock.as_ref() };
+    let row = bench.point(stage.workloads[0].as_mut(), &point, Some(50.0)).unwrap();
+    assert!(!row.valid && row.reason.as_deref().unwrap().contains("SW thermal slowdown"), "{row:?}");
+    assert!(row.latency.is_some(), "what was measured stays");
+
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("p.csv");
+    let plan = stage.plan(Design::Lhs(0.1));
+    hot.lost_after.store(50, Ordering::SeqCst);
+    let sweep = Sweep {
+        bench: Bench { protocol: &stage.protocol, device: &hot, clock: stage.clock.as_ref() },
+        workloads: &mut stage.workloads,
+        plan: &plan,
+        output: &output,
+        stop: &AtomicBool::new(false),
+        same_time: false,
+    };
+    let error = sweep.run(&mut |_| ()).unwrap_err().to_string();
+    assert!(error.contains("fell off the bus") && error.contains("rows made so far"), "{error}");
+    let again = stage.sweep(&plan, &output, 0).unwrap();
+    assert!(again.resumed > 0 && output.exists());
 }
 
 /// Runs one slow batch, and never sets the clock.
