@@ -22,5 +22,7 @@ pub mod space;
 pub mod sweep;
 pub mod workload;
 
+pub use journal::JournalError;
+
 #[cfg(test)]
 mod tests;
