@@ -9,7 +9,11 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("gpumon-simgpu", &["gpumon-core"]),
     ("gpumon-monitor", &["gpumon-core", "gpumon-simgpu"]),
     ("gpumon-place", &["gpumon-core"]),
-    ("gpumon", &["gpumon-core", "gpumon-simgpu", "gpumon-monitor"]),
+    ("gpumon-profile", &["gpumon-core", "gpumon-simgpu", "gpumon-monitor"]),
+    (
+        "gpumon",
+        &["gpumon-core", "gpumon-simgpu", "gpumon-monitor", "gpumon-profile", "gpumon-fit", "gpumon-place"],
+    ),
 ];
 
 #[test]

@@ -7,15 +7,21 @@
 //! rows     the tables of a recording: fast, ring, slow, counter, events
 //! header   recording.json: who recorded what, on which GPUs, and how it ended
 //! profile  the rows of a profile: one measured point of one model
+//! profile_io profile files, ours and published ones: read, checked, written whole
+//! share    how a model shares a GPU: MIG slices, an MPS percentage, SMs
 //! workload the workload file: what is to be served, on which GPUs
 //! geometry which MIG slices fit on a GPU together, and where
 //! ```
 
 pub mod clock;
+#[doc(hidden)]
+pub mod dev;
 pub mod geometry;
 pub mod header;
 pub mod profile;
+pub mod profile_io;
 pub mod rows;
+pub mod share;
 pub mod table;
 pub mod units;
 pub mod workload;

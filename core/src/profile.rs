@@ -21,6 +21,8 @@ table! {
         gpu_name: Option<String>,
         /// UUID of the GPU that was measured.
         gpu_uuid: Option<String>,
+        /// Whether that GPU is a simulated one; null where the source does not say.
+        simulated: Option<bool>,
         /// Name of the model.
         model: String,
         /// Items in a batch.
@@ -93,6 +95,7 @@ impl ProfileRow {
         Self {
             gpu_name: None,
             gpu_uuid: None,
+            simulated: None,
             model: model.to_owned(),
             batch_size,
             share_kind: None,

@@ -109,6 +109,17 @@ impl PowerLaw {
         }
     }
 
+    /// Power above idling with a context that a level draws at a supported clock, W.
+    pub(crate) fn dynamic_w(&self, level: f64, clock: Megahertz) -> f64 {
+        let fraction = self.clocks.iter().position(|c| *c == clock).map_or(1.0, |i| self.fractions[i]);
+        level * self.dynamic_full_mw / 1e3 * fraction
+    }
+
+    /// The level that draws so much above idling with a context at a supported clock.
+    pub(crate) fn level_of(&self, dynamic_w: f64, clock: Megahertz) -> f64 {
+        dynamic_w / self.dynamic_w(1.0, clock)
+    }
+
     fn power_mw(&self, level_ppm: u32, fraction: f64) -> u32 {
         let level = f64::from(level_ppm) / PPM;
         (self.idle_mw + (self.context_mw + level * self.dynamic_full_mw) * fraction).round() as u32

@@ -7,6 +7,8 @@
 //!                                  │
 //!           gpu: SimGpu ◀──────────┘      what NVML would say of it at a given time, when the call
 //!             sensors, ring, gpm          returns, and which other call it waits for
+//!                 ▲
+//! TOML text ─ workload: SimModel       what a model's batch takes and draws; settles the GPU's clock and load level
 //! ```
 //!
 //! Nothing here reads a clock, a file or the network: every call is told the simulated time, zero
@@ -25,6 +27,7 @@ mod ring;
 mod sensors;
 mod spec;
 mod timeline;
+mod workload;
 
 pub use gpm::GpmMetrics;
 pub use gpu::{SimGpu, Utilization};
@@ -36,3 +39,4 @@ pub use spec::{
     ActivitySpec, ClocksSpec, MemorySpec, PowerSpec, RingSpec, SensorsSpec, Spec, SpecError, ThermalSpec,
 };
 pub use timeline::{Change, ChangeError, Timeline, Totals};
+pub use workload::{ModelError, Operating, SimModel, Truth};

@@ -16,8 +16,13 @@ use super::{Activity, Device, Identity, OpenError, Power, PowerSample, ReadError
 
 /// The GPUs that `rest`, a built-in name or the path of a TOML file, describes.
 pub(super) fn open(rest: &str, clock: Arc<dyn Clock>) -> Result<Vec<Arc<dyn Device>>, OpenError> {
-    let devices = fleet(&read_spec(rest)?, &clock);
+    let devices = named(rest, &clock)?;
     Ok(devices.into_iter().map(|d| d as Arc<dyn Device>).collect())
+}
+
+/// The GPUs of a built-in name or of a TOML file, as simulations that can be changed.
+pub fn named(name: &str, clock: &Arc<dyn Clock>) -> Result<Vec<Arc<SimDevice>>, OpenError> {
+    Ok(fleet(&read_spec(name)?, clock))
 }
 
 /// All GPUs of a description, opened now.

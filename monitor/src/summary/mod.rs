@@ -16,7 +16,7 @@ use serde::Serialize;
 use crate::store::{Reader, Row, StoreError};
 
 mod energy;
-mod reasons;
+pub mod reasons;
 mod tally;
 
 use tally::Tally;

@@ -19,7 +19,7 @@ const REASONS: &[(u64, &str)] = &[
 const GPU_IDLE: u64 = 0x1;
 
 /// The limits among a mask's bits, in words.
-pub(super) fn limits(mask: u64) -> impl Iterator<Item = &'static str> {
+pub fn limits(mask: u64) -> impl Iterator<Item = &'static str> {
     let known = REASONS.iter().fold(GPU_IDLE, |all, (bit, _)| all | bit);
     let listed = REASONS.iter().filter(move |(bit, _)| mask & bit != 0).map(|(_, text)| *text);
     listed.chain((mask & !known != 0).then_some("a reason this version does not know"))

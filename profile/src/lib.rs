@@ -1,0 +1,28 @@
+//! Sweeps a model over share × clock × batch size, and keeps what each point took.
+//!
+//! ```text
+//! space     which points there are: shares × batch sizes × clocks
+//!    ↓
+//! design    which of them are measured: all, or a Latin hypercube of some
+//!    ↓
+//! sweep     one after another, each kept in a journal as it is made; a stopped sweep goes on from there
+//!    ↓ for each point
+//! protocol  load, warm up, settle, measure; what makes a point valid
+//!    ├─ workload  one trait, sibling files: what runs (simulated models so far)
+//!    └─ meter     what the GPU's sensors say meanwhile: power, clock, throttling, activity
+//!    ↓
+//! gpumon_core::profile_io   one Parquet or CSV file, a row a point
+//! ```
+
+pub mod design;
+mod journal;
+pub mod meter;
+pub mod protocol;
+pub mod space;
+pub mod sweep;
+pub mod workload;
+
+pub use journal::JournalError;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,333 @@
+//! A sweep: idle power at each clock, then each model's points, then the file.
+//!
+//! Rule: rows are made in the plan's order and kept in a journal (`OUTPUT.journal`) as they are made. When all are
+//! there the output appears whole, and the journal goes. A sweep that was stopped or cut off goes on behind the last
+//! row that the journal holds.
+//! Cases: points that cannot fit are left out before anything runs, and the plan says so; points that fail are rows
+//! that are not valid, and several failures after each other end the sweep; a stop is heeded between rows; an output
+//! that exists already is not touched.
+//! Not done here: measuring points again that an earlier sweep found invalid.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use gpumon_core::profile::{IDLE_CONTEXT, ProfileRow};
+use gpumon_core::profile_io::{self, ProfileError};
+use gpumon_core::units::{Megahertz, MonoUs, US_PER_S};
+
+use crate::design::Design;
+use crate::journal::{Entry, Heading, Journal, JournalError, path_of};
+use crate::protocol::{Bench, MeasureError};
+use crate::space::{Point, Space};
+use crate::workload::{Workload, WorkloadError};
+
+/// So many points that fail one after another end a sweep: something is wrong with more than the points.
+const FAILURES_IN_A_ROW: usize = 5;
+
+/// What a sweep will measure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Clocks at which idle power is measured, without and with a context.
+    pub idle: Vec<Megahertz>,
+    /// The models, one after another.
+    pub models: Vec<ModelPlan>,
+}
+
+/// What a sweep will measure of one model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelPlan {
+    /// The model's name.
+    pub model: String,
+    /// Points, in order.
+    pub points: Vec<Point>,
+    /// Points of the space that cannot run, and why.
+    pub left_out: Vec<(Point, String)>,
+}
+
+impl Plan {
+    /// For each workload, the points of a design over those of `space` that fit. Each model has a design of its own,
+    /// which depends on `seed` and on the model's place.
+    pub fn new(space: &Space, design: Design, seed: u64, workloads: &[Box<dyn Workload>]) -> Self {
+        let plan = |(place, workload): (usize, &dyn Workload)| {
+            let mut left_out = Vec::new();
+            let fits = |point: &Point| match workload.fits(point) {
+                Ok(()) => true,
+                Err(why) => {
+                    left_out.push((*point, why));
+                    false
+                }
+            };
+            let points = design.points(space, seed.wrapping_add(place as u64), fits);
+            ModelPlan { model: workload.name().into(), points, left_out }
+        };
+        let models: Vec<ModelPlan> = workloads.iter().map(Box::as_ref).enumerate().map(plan).collect();
+        let used = |clock: &Megahertz| models.iter().flat_map(|m| &m.points).any(|p| p.clock == *clock);
+        Self { idle: space.clocks().iter().copied().filter(used).collect(), models }
+    }
+
+    /// Points of all models.
+    pub fn points(&self) -> usize {
+        self.models.iter().map(|m| m.points.len()).sum()
+    }
+
+    /// Rows that it makes.
+    pub fn rows(&self) -> usize {
+        2 * self.idle.len() + self.points()
+    }
+
+    fn steps(&self) -> impl Iterator<Item = Step> + '_ {
+        let idle = self.idle.iter().flat_map(|&clock| [Step::Idle(clock, false), Step::Idle(clock, true)]);
+        let of = |(place, plan): (usize, &'_ ModelPlan)| {
+            plan.points.iter().map(move |point| Step::Point(place, *point)).collect::<Vec<_>>()
+        };
+        idle.chain(self.models.iter().enumerate().flat_map(of))
+    }
+}
+
+/// What one row measures.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Idle(Megahertz, bool),
+    /// A point of the model at this place.
+    Point(usize, Point),
+}
+
+/// What a sweep will cost.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Estimate {
+    /// Rows of idle power.
+    pub idle_rows: usize,
+    /// Time of each, s.
+    pub idle_row_s: f64,
+    /// Points.
+    pub points: usize,
+    /// Time of each, s; batches of many seconds take longer.
+    pub point_s: f64,
+    /// All of it, s.
+    pub total_s: f64,
+}
+
+/// How far a sweep is.
+#[derive(Clone, Debug)]
+pub struct Progress<'a> {
+    /// Rows made, those of earlier runs included.
+    pub done: usize,
+    /// Rows that there will be.
+    pub total: usize,
+    /// The row just made.
+    pub row: &'a ProfileRow,
+    /// Time left, s, at the pace so far.
+    pub remaining_s: f64,
+}
+
+/// How a sweep ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// All rows that were made, in this run and before.
+    pub rows: Vec<ProfileRow>,
+    /// How many of them came from the journal.
+    pub resumed: usize,
+    /// The journal that holds them, if the sweep was stopped; `None` if the output is written.
+    pub journal: Option<PathBuf>,
+    /// What the user should know: a GPU that could not be given back as it was found.
+    pub notices: Vec<String>,
+}
+
+/// Why a sweep did not end well.
+#[derive(Debug, thiserror::Error)]
+pub enum SweepError {
+    /// The output is there already.
+    #[error("`{}` exists already; remove it, or name another output", .0.display())]
+    Exists(PathBuf),
+    /// No point of the space can run.
+    #[error("no point of `{model}` can run: {why}")]
+    NoPoints {
+        /// The model.
+        model: String,
+        /// Why the first of its points cannot.
+        why: String,
+    },
+    /// The plan was made for other workloads.
+    #[error("the plan was made for other workloads than those that are to run; make it anew")]
+    OtherPlan,
+    /// The journal cannot be used.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// The output cannot be written.
+    #[error(transparent)]
+    Output(#[from] ProfileError),
+    /// Nothing can be measured any more; what was made is in the journal.
+    #[error("{source}; the {done} rows made so far are in `{}`, and the same command goes on from there", journal.display())]
+    Measure {
+        /// Why.
+        source: MeasureError,
+        /// Rows made so far.
+        done: usize,
+        /// Where they are kept.
+        journal: PathBuf,
+    },
+    /// Too many points failed one after another.
+    #[error("{FAILURES_IN_A_ROW} points failed one after another, the last with: {reason}; they are in `{}`: remove its last \
+             lines to measure them again", journal.display())]
+    KeepsFailing {
+        /// Why the last one failed.
+        reason: String,
+        /// Where the rows are kept.
+        journal: PathBuf,
+    },
+}
+
+/// A sweep, ready to run.
+pub struct Sweep<'a> {
+    /// What measures.
+    pub bench: Bench<'a>,
+    /// What runs: the workloads that the plan was made for, in their order.
+    pub workloads: &'a mut [Box<dyn Workload>],
+    /// What is measured.
+    pub plan: &'a Plan,
+    /// The file to make, `.parquet` or `.csv`.
+    pub output: &'a Path,
+    /// Set from elsewhere to stop between two rows.
+    pub stop: &'a AtomicBool,
+    /// On resuming, wait until as much time has passed as in the run before. For simulated GPUs on a virtual clock, whose
+    /// readings depend on it: a resumed sweep then gives the same file as one that was not stopped.
+    pub same_time: bool,
+}
+
+impl Sweep<'_> {
+    /// What it will cost, without a journal.
+    pub fn estimate(&self) -> Estimate {
+        let (idle_rows, points) = (2 * self.plan.idle.len(), self.plan.points());
+        let (idle_row_s, point_s) = (self.bench.protocol.idle_row_s(), self.bench.protocol.point_s());
+        let total_s = idle_rows as f64 * idle_row_s + points as f64 * point_s;
+        Estimate { idle_rows, idle_row_s, points, point_s, total_s }
+    }
+
+    /// Runs it to its end or until it is stopped. `progress` is called after each row.
+    pub fn run(mut self, progress: &mut dyn FnMut(&Progress)) -> Result<Outcome, SweepError> {
+        if self.output.exists() {
+            return Err(SweepError::Exists(self.output.into()));
+        }
+        if !profile_io::is_writable_name(self.output) {
+            profile_io::write(self.output, &[])?;
+        }
+        let named = self.workloads.iter().map(|w| w.name());
+        if !named.eq(self.plan.models.iter().map(|m| m.model.as_str())) {
+            return Err(SweepError::OtherPlan);
+        }
+        if let Some(none) = self.plan.models.iter().find(|m| m.points.is_empty()) {
+            let why = none.left_out.first().map_or("the space is empty", |(_, why)| why.as_str());
+            return Err(SweepError::NoPoints { model: none.model.clone(), why: why.into() });
+        }
+        let path = path_of(self.output);
+        let (mut journal, entries) = Journal::open(path.clone(), &self.heading())?;
+        let began = self.bench.clock.mono();
+        if let Some(last) = entries.last().filter(|_| self.same_time) {
+            self.bench.clock.sleep_until(began.plus_us(last.at_us));
+        }
+        let resumed = entries.len().min(self.plan.rows());
+        let mut rows: Vec<ProfileRow> = entries.into_iter().take(resumed).map(|entry| entry.row).collect();
+        let measured = self.measure_rest(&mut journal, began, &mut rows, progress);
+        let not_given_back = self.workloads.iter_mut().filter_map(|workload| {
+            let error = workload.quit().err()?;
+            Some(format!("`{}` did not give the GPU back as it was: it {error}", workload.name()))
+        });
+        let notices = not_given_back.collect();
+        if !measured? {
+            return Ok(Outcome { rows, resumed, journal: Some(path), notices });
+        }
+        profile_io::write(self.output, &rows)?;
+        journal.remove()?;
+        Ok(Outcome { rows, resumed, journal: None, notices })
+    }
+
+    /// Makes the rows that are not there yet; false if it was stopped.
+    fn measure_rest(
+        &mut self,
+        journal: &mut Journal,
+        began: MonoUs,
+        rows: &mut Vec<ProfileRow>,
+        progress: &mut dyn FnMut(&Progress),
+    ) -> Result<bool, SweepError> {
+        let total = self.plan.rows();
+        let mut idle_w: BTreeMap<i32, f64> = rows.iter().filter_map(idle_power).collect();
+        let (resumed, resumed_at, mut failures) = (rows.len(), self.bench.clock.mono(), 0);
+        let mut place = None;
+        let plan = self.plan;
+        for step in plan.steps().skip(resumed) {
+            if self.stop.load(Ordering::SeqCst) {
+                return Ok(false);
+            }
+            let done = rows.len();
+            let row = self
+                .measure(step, place.replace(step.place()), &idle_w)
+                .map_err(|source| SweepError::Measure { source, done, journal: path_of(self.output) })?;
+            idle_w.extend(idle_power(&row));
+            let at_us = self.bench.clock.mono().since_us(began);
+            let entry = Entry { at_us, row };
+            journal.append(&entry)?;
+            rows.push(entry.row.clone());
+            let elapsed_s = self.bench.clock.mono().since_us(resumed_at) as f64 / US_PER_S as f64;
+            let remaining_s = elapsed_s / (done + 1 - resumed) as f64 * (total - done - 1) as f64;
+            progress(&Progress { done: done + 1, total, row: &entry.row, remaining_s });
+            failures = if entry.row.latency.is_none() && !entry.row.valid { failures + 1 } else { 0 };
+            if failures >= FAILURES_IN_A_ROW {
+                let reason = entry.row.reason.unwrap_or_default();
+                return Err(SweepError::KeepsFailing { reason, journal: path_of(self.output) });
+            }
+        }
+        Ok(true)
+    }
+
+    fn measure(
+        &mut self,
+        step: Step,
+        before: Option<usize>,
+        idle_w: &BTreeMap<i32, f64>,
+    ) -> Result<ProfileRow, MeasureError> {
+        let place = step.place();
+        if let Some(other) = before.filter(|b| *b != place).and_then(|b| self.workloads.get_mut(b)) {
+            // What is wrong with a model that is done shows in the next one's rows, or when all quit.
+            let _ = other.quit();
+        }
+        // Places come from the plan, which was compared with the workloads.
+        let Some(workload) = self.workloads.get_mut(place) else {
+            let error = WorkloadError::Lost("is not there".into());
+            return Err(MeasureError::Workload { model: place.to_string(), error });
+        };
+        match step {
+            Step::Idle(clock, context) => self.bench.idle(workload.as_mut(), clock, context),
+            Step::Point(_, point) => {
+                let idle_w = idle_w.get(&(point.clock.0 as i32)).copied();
+                self.bench.point(workload.as_mut(), &point, idle_w)
+            }
+        }
+    }
+
+    fn heading(&self) -> Heading {
+        Heading {
+            gpumon: env!("CARGO_PKG_VERSION").into(),
+            gpu_uuid: self.bench.device.identity().uuid.clone(),
+            protocol: self.bench.protocol.clone(),
+            idle: self.plan.idle.clone(),
+            models: self.plan.models.iter().map(|m| (m.model.clone(), m.points.clone())).collect(),
+        }
+    }
+}
+
+impl Step {
+    /// Place of the workload that it needs; idle rows take the first.
+    fn place(self) -> usize {
+        match self {
+            Self::Idle(..) => 0,
+            Self::Point(place, _) => place,
+        }
+    }
+}
+
+/// Clock and power, W, of a valid row of idling with a context.
+fn idle_power(row: &ProfileRow) -> Option<(i32, f64)> {
+    let usable = row.valid && row.model == IDLE_CONTEXT;
+    row.avg_power_draw.filter(|_| usable).map(|w| (row.frequency, w))
+}

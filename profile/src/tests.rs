@@ -1,0 +1,403 @@
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use gpumon_core::clock::{Clock, VirtualClock};
+use gpumon_core::profile::{IDLE, IDLE_CONTEXT, ProfileRow};
+use gpumon_core::profile_io;
+use gpumon_core::share::Share;
+use gpumon_core::units::{Megahertz, Millijoules, Milliwatts, MonoUs, WallUs};
+use gpumon_monitor::device::sim::{SimDevice, named};
+use gpumon_monitor::device::{Activity, Device, Identity, Power, PowerSample, ReadError, SlowSensor};
+use gpumon_simgpu::{Change, SimModel};
+
+use crate::design::Design;
+use crate::protocol::{Bench, Protocol};
+use crate::space::{Point, Space};
+use crate::sweep::{Outcome, Plan, Sweep, SweepError};
+use crate::workload::{Context, Workload, WorkloadError, open};
+
+struct Stage {
+    clock: Arc<dyn Clock>,
+    device: Arc<SimDevice>,
+    workloads: Vec<Box<dyn Workload>>,
+    protocol: Protocol,
+}
+
+fn stage(gpu: &str, model: &str) -> Stage {
+    let clock: Arc<dyn Clock> = Arc::new(VirtualClock::new(WallUs(1_700_000_000_000_000)));
+    let device = named(gpu, &clock).unwrap().remove(0);
+    let context = Context { clock: clock.clone(), sim: Some(device.clone()) };
+    let workloads = model.split('+').map(|m| open(&format!("sim:{m}"), &context).unwrap()).collect();
+    Stage { workloads, clock, device, protocol: Protocol::default() }
+}
+
+impl Stage {
+    fn space(&self, slices: &[u8], batches: &[u32], clocks: &[u32]) -> Space {
+        let shares: Vec<_> = slices.iter().copied().map(Share::Mig).collect();
+        let clocks: Vec<_> = clocks.iter().copied().map(Megahertz).collect();
+        Space::new(&shares, batches, &clocks, &self.device.identity().sm_clocks).unwrap()
+    }
+
+    fn plan(&self, design: Design) -> Plan {
+        Plan::new(&self.space(&[1, 3, 7], &[1, 8, 32], &[210, 750, 1410]), design, 1, &self.workloads)
+    }
+
+    fn sweep(&mut self, plan: &Plan, output: &Path, stop_after: usize) -> Result<Outcome, SweepError> {
+        let stop = AtomicBool::new(false);
+        let sweep = Sweep {
+            bench: Bench {
+                protocol: &self.protocol,
+                device: self.device.as_ref(),
+                clock: self.clock.as_ref(),
+            },
+            workloads: &mut self.workloads,
+            plan,
+            output,
+            stop: &stop,
+            same_time: true,
+        };
+        let mut made = 0;
+        sweep.run(&mut |progress| {
+            made += 1;
+            assert!(progress.done <= progress.total && progress.remaining_s >= 0.0);
+            stop.store(made == stop_after, Ordering::SeqCst);
+        })
+    }
+}
+
+fn rows(outcome: Outcome) -> Vec<ProfileRow> {
+    assert!(outcome.journal.is_none() && outcome.notices.is_empty(), "{outcome:?}");
+    outcome.rows
+}
+
+fn near(found: Option<f64>, truth: f64, relative: f64, what: &str) {
+    let found = found.unwrap_or(f64::NAN);
+    assert!((found / truth - 1.0).abs() < relative, "{what}: {found}, in truth {truth}");
+}
+
+#[test]
+fn a_profile_agrees_with_the_truth_of_its_model() {
+    for model in ["resnet50-like", "bert-like"] {
+        let mut stage = stage("a100", model);
+        let folder = tempfile::tempdir().unwrap();
+        let plan = stage.plan(Design::Full);
+        let output = folder.path().join("p.parquet");
+        let rows = rows(stage.sweep(&plan, &output, 0).unwrap());
+        assert_eq!(rows.len(), 6 + 27);
+        assert_eq!(profile_io::read(&output).unwrap().rows, rows);
+        let truth = SimModel::builtin(model).unwrap();
+        for row in rows.iter().filter(|r| !r.is_idle()) {
+            assert!(row.valid && row.simulated == Some(true), "{row:?}");
+            let share = Share::Mig(row.mig_slices.unwrap() as u8);
+            let ran = Megahertz(row.sm_mhz_achieved.unwrap().round() as u32);
+            let point = truth.truth(row.batch_size as u32, share, ran);
+            let what = format!("{model} {} {share} {ran}", row.batch_size);
+            near(row.latency, point.time_ms, 0.025, &what);
+            near(row.throughput, f64::from(row.batch_size) * 1e3 / point.time_ms, 0.025, &what);
+            if row.reason.is_none() {
+                let tolerance = 0.04 + 0.3 / point.dynamic_w;
+                near(row.dynamic_power_draw, point.dynamic_w, tolerance, &what);
+            }
+            assert!(row.latency_p50 < row.latency_p99 && row.n_samples >= Some(10));
+        }
+    }
+}
+
+#[test]
+fn idle_rows_are_the_gpus_idle_power() {
+    let mut stage = stage("a100", "mobilenet-like");
+    let folder = tempfile::tempdir().unwrap();
+    let plan = stage.plan(Design::Lhs(0.1));
+    let rows = rows(stage.sweep(&plan, &folder.path().join("p.csv"), 0).unwrap());
+    let of = |model: &str| rows.iter().filter(|r| r.model == model).cloned().collect::<Vec<_>>();
+    for row in of(IDLE) {
+        near(row.avg_power_draw, 44.0, 0.01, "without a context");
+        assert_eq!(row.sm_mhz_achieved, Some(210.0));
+    }
+    let with = of(IDLE_CONTEXT);
+    assert_eq!(with.len(), plan.idle.len());
+    near(with.last().unwrap().avg_power_draw, 63.0, 0.01, "with a context, at 1410 MHz");
+    assert_eq!(with.last().unwrap().sm_mhz_achieved, Some(1410.0));
+}
+
+#[test]
+fn a_sweep_cut_off_anywhere_gives_the_same_file() {
+    let plan = stage("a100", "densenet-like+mobilenet-like").plan(Design::Lhs(0.3));
+    for name in ["p.parquet", "p.csv"] {
+        let folder = tempfile::tempdir().unwrap();
+        let whole = folder.path().join(format!("whole-{name}"));
+        stage("a100", "densenet-like+mobilenet-like").sweep(&plan, &whole, 0).unwrap();
+        let whole = std::fs::read(whole).unwrap();
+        for stop_after in [1, 3, 6, 7, 10, plan.rows() - 1] {
+            for cut_bytes in [0, 1, 40] {
+                let output = folder.path().join(format!("{stop_after}-{cut_bytes}-{name}"));
+                let stopped =
+                    stage("a100", "densenet-like+mobilenet-like").sweep(&plan, &output, stop_after).unwrap();
+                let journal = stopped.journal.unwrap();
+                assert_eq!(stopped.rows.len(), stop_after);
+                assert!(!output.exists());
+                let kept = std::fs::read(&journal).unwrap();
+                std::fs::write(&journal, &kept[..kept.len() - cut_bytes]).unwrap();
+                let outcome = stage("a100", "densenet-like+mobilenet-like").sweep(&plan, &output, 0).unwrap();
+                assert_eq!(outcome.resumed, if cut_bytes == 0 { stop_after } else { stop_after - 1 });
+                assert!(
+                    std::fs::read(&output).unwrap() == whole,
+                    "{name} after {stop_after}, {cut_bytes} bytes short"
+                );
+                assert!(!journal.exists());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_journal_cut_at_any_byte_is_taken_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let begin = || stage("a100", "mobilenet-like");
+    let plan = begin().plan(Design::Lhs(0.1));
+    let whole = folder.path().join("whole.csv");
+    begin().sweep(&plan, &whole, 0).unwrap();
+    let cut = folder.path().join("cut.csv");
+    begin().sweep(&plan, &cut, plan.rows() - 1).unwrap();
+    let journal = folder.path().join("cut.csv.journal");
+    let kept = std::fs::read(&journal).unwrap();
+    for bytes in (0..kept.len()).step_by(311).chain([1, kept.len()]) {
+        std::fs::write(&journal, &kept[..bytes]).unwrap();
+        begin().sweep(&plan, &cut, 0).unwrap();
+        assert!(std::fs::read(&cut).unwrap() == std::fs::read(&whole).unwrap(), "cut to {bytes} bytes");
+        std::fs::remove_file(&cut).unwrap();
+    }
+}
+
+#[test]
+fn another_sweeps_journal_and_an_existing_output_are_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("p.csv");
+    let plan = stage("a100", "bert-like").plan(Design::Lhs(0.2));
+    stage("a100", "bert-like").sweep(&plan, &output, 2).unwrap();
+    let mut other = stage("a100", "gpt-like");
+    let others = other.plan(Design::Lhs(0.2));
+    let error = other.sweep(&others, &output, 0).unwrap_err().to_string();
+    assert!(error.contains("models are `bert-like`, here they are `gpt-like`"), "{error}");
+    let other_plan = stage("a100", "bert-like").plan(Design::Full);
+    let error = stage("a100", "bert-like").sweep(&other_plan, &output, 0).unwrap_err().to_string();
+    assert!(error.contains("points are others"), "{error}");
+    let journal = folder.path().join("p.csv.journal");
+    let text = std::fs::read_to_string(&journal).unwrap();
+    std::fs::write(&journal, text.replacen("{\"at_us\"", "{at_us", 1)).unwrap();
+    let error = stage("a100", "bert-like").sweep(&plan, &output, 0).unwrap_err().to_string();
+    assert!(error.contains("p.csv.journal`, line 2: not a row"), "{error}");
+    std::fs::write(&output, "mine").unwrap();
+    let error = stage("a100", "bert-like").sweep(&plan, &output, 0).unwrap_err().to_string();
+    assert!(error.contains("exists already"), "{error}");
+    let error =
+        stage("a100", "bert-like").sweep(&plan, &folder.path().join("p.xls"), 0).unwrap_err().to_string();
+    assert!(error.contains("`.parquet` or `.csv`"), "{error}");
+}
+
+#[test]
+fn the_power_cap_is_noted_and_a_lost_clock_is_not_valid() {
+    let mut capped = stage("a100", "vgg19-like");
+    capped.device.gpu().apply(MonoUs(0), Change::PowerLimit(Milliwatts(150_000))).unwrap();
+    let point = Point { share: Share::Mig(7), batch: 32, clock: Megahertz(1410) };
+    let bench =
+        Bench { protocol: &capped.protocol, device: capped.device.as_ref(), clock: capped.clock.as_ref() };
+    let row = bench.point(capped.workloads[0].as_mut(), &point, Some(63.0)).unwrap();
+    assert!(row.valid && row.reason.as_ref().unwrap().contains("power cap: ran at"), "{row:?}");
+    assert!(row.avg_power_draw < Some(151.0));
+    let mut stubborn = Stubborn;
+    let row = bench.point(&mut stubborn, &point, Some(63.0)).unwrap();
+    assert!(!row.valid, "{row:?}");
+    let reason = row.reason.unwrap();
+    assert!(reason.contains("1 batches in") && reason.contains("ran at"), "{reason}");
+}
+
+#[test]
+fn without_a_ring_the_sensor_is_polled() {
+    let folder = tempfile::tempdir().unwrap();
+    let spec = folder.path().join("no-ring.toml");
+    let unsupported = "unsupported = [\"ring\", \"power_average\", \"gpm\", \"event_reasons\"]";
+    std::fs::write(&spec, format!("base = \"a100\"\n[sensors]\n{unsupported}\n")).unwrap();
+    let mut stage = stage(spec.to_str().unwrap(), "bert-like");
+    let point = Point { share: Share::Mig(4), batch: 16, clock: Megahertz(1005) };
+    let bench =
+        Bench { protocol: &stage.protocol, device: stage.device.as_ref(), clock: stage.clock.as_ref() };
+    let idle = bench.idle(stage.workloads[0].as_mut(), point.clock, true).unwrap();
+    let row = bench.point(stage.workloads[0].as_mut(), &point, idle.avg_power_draw).unwrap();
+    assert!(row.valid && row.reason.is_none() && row.sm_util_pct.is_none(), "{row:?}");
+    let truth = SimModel::builtin("bert-like").unwrap().truth(16, Share::Mig(4), Megahertz(1005));
+    near(row.dynamic_power_draw, truth.dynamic_w, 0.04, "polled");
+}
+
+/// A simulated GPU that reports clock-event reasons of its own, and is lost after so many of those calls.
+struct Troubled {
+    gpu: Arc<SimDevice>,
+    reasons: i64,
+    lost_after: AtomicUsize,
+}
+
+impl Device for Troubled {
+    fn identity(&self) -> &Identity {
+        self.gpu.identity()
+    }
+    fn power(&self) -> Result<Power, ReadError> {
+        self.gpu.power()
+    }
+    fn sm_clock(&self) -> Result<Megahertz, ReadError> {
+        self.gpu.sm_clock()
+    }
+    fn power_samples(&self, newer_than: WallUs, into: &mut Vec<PowerSample>) -> Result<(), ReadError> {
+        self.gpu.power_samples(newer_than, into)
+    }
+    fn energy_counter(&self) -> Result<Millijoules, ReadError> {
+        self.gpu.energy_counter()
+    }
+    fn slow(&self, sensor: SlowSensor) -> Result<i64, ReadError> {
+        let left = self.lost_after.load(Ordering::SeqCst);
+        self.lost_after.store(left.saturating_sub(1), Ordering::SeqCst);
+        match (left, sensor) {
+            (0, _) => Err(ReadError::Lost("fell off the bus".into())),
+            (_, SlowSensor::EventReasons) => Ok(self.reasons),
+            _ => self.gpu.slow(sensor),
+        }
+    }
+    fn activity(&self) -> Result<Activity, ReadError> {
+        self.gpu.activity()
+    }
+}
+
+#[test]
+fn heat_spoils_a_point_and_a_lost_gpu_ends_the_sweep() {
+    let mut stage = stage("a100", "bert-like");
+    let hot = Troubled { gpu: stage.device.clone(), reasons: 0x20, lost_after: AtomicUsize::new(1_000) };
+    let point = Point { share: Share::Mig(1), batch: 1, clock: Megahertz(600) };
+    let bench = Bench { protocol: &stage.protocol, device: &hot, clock: stage.clock.as_ref() };
+    let row = bench.point(stage.workloads[0].as_mut(), &point, Some(50.0)).unwrap();
+    assert!(!row.valid && row.reason.as_deref().unwrap().contains("SW thermal slowdown"), "{row:?}");
+    assert!(row.latency.is_some(), "what was measured stays");
+
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("p.csv");
+    let plan = stage.plan(Design::Lhs(0.1));
+    hot.lost_after.store(50, Ordering::SeqCst);
+    let sweep = Sweep {
+        bench: Bench { protocol: &stage.protocol, device: &hot, clock: stage.clock.as_ref() },
+        workloads: &mut stage.workloads,
+        plan: &plan,
+        output: &output,
+        stop: &AtomicBool::new(false),
+        same_time: false,
+    };
+    let error = sweep.run(&mut |_| ()).unwrap_err().to_string();
+    assert!(error.contains("fell off the bus") && error.contains("rows made so far"), "{error}");
+    let again = stage.sweep(&plan, &output, 0).unwrap();
+    assert!(again.resumed > 0 && output.exists());
+}
+
+/// Runs one slow batch, and never sets the clock.
+struct Stubborn;
+
+impl Workload for Stubborn {
+    fn name(&self) -> &str {
+        "stubborn"
+    }
+    fn fits(&self, _: &Point) -> Result<(), String> {
+        Ok(())
+    }
+    fn load(&mut self, point: &Point) -> Result<(), WorkloadError> {
+        match point.batch {
+            13 => Err(WorkloadError::Failed("unlucky".into())),
+            _ => Ok(()),
+        }
+    }
+    fn run_batch(&mut self) -> Result<f64, WorkloadError> {
+        Ok(70_000.0)
+    }
+    fn run_for(&mut self, _: i64, _: i64, tick: &mut dyn FnMut()) -> Result<Vec<f64>, WorkloadError> {
+        tick();
+        Ok(vec![70_000.0])
+    }
+    fn memory_bytes(&self) -> Option<u64> {
+        None
+    }
+    fn idle(&mut self, _: Megahertz, _: bool) -> Result<(), WorkloadError> {
+        Ok(())
+    }
+    fn quit(&mut self) -> Result<(), WorkloadError> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_workload_that_keeps_failing_ends_the_sweep() {
+    let mut stage = stage("a100", "bert-like");
+    stage.workloads = vec![Box::new(Stubborn)];
+    let space = stage.space(&[1, 2, 3], &[13], &[210, 750]);
+    let plan = Plan::new(&space, Design::Full, 0, &stage.workloads);
+    let folder = tempfile::tempdir().unwrap();
+    let error = stage.sweep(&plan, &folder.path().join("p.csv"), 0).unwrap_err().to_string();
+    assert!(error.contains("5 points failed") && error.contains("unlucky"), "{error}");
+}
+
+#[test]
+fn points_that_do_not_fit_are_left_out_with_the_reason() {
+    let stage = stage("a100", "vgg19-like");
+    let plan = Plan::new(&stage.space(&[1, 7], &[1, 1024], &[1410]), Design::Full, 0, &stage.workloads);
+    let left_out = &plan.models[0].left_out;
+    assert_eq!((plan.points(), left_out.len(), plan.rows()), (3, 1, 5));
+    assert!(left_out[0].1.contains("needs"), "{left_out:?}");
+}
+
+#[test]
+fn every_simulated_model_passes_the_same_checks() {
+    for model in SimModel::builtins() {
+        let mut stage = stage("a100", model.name());
+        let workload = stage.workloads[0].as_mut();
+        assert_eq!(workload.name(), model.name());
+        assert!(matches!(workload.run_batch(), Err(WorkloadError::Failed(_))), "nothing is loaded");
+        let point = Point { share: Share::Mig(2), batch: 4, clock: Megahertz(900) };
+        workload.load(&point).unwrap();
+        let one_ms = workload.run_batch().unwrap();
+        let mut ticks = 0;
+        let before = stage.clock.mono();
+        let times = workload.run_for(2_000_000, 100_000, &mut || ticks += 1).unwrap();
+        let took_ms = stage.clock.mono().since_us(before) as f64 / 1e3;
+        assert!((times.iter().sum::<f64>() - took_ms).abs() < 1.0 && ticks >= 19);
+        assert!((times[0] / one_ms - 1.0).abs() < 0.6 && workload.memory_bytes() > Some(0));
+        workload.idle(Megahertz(900), true).unwrap();
+        assert_eq!(stage.device.power().unwrap().average, None);
+        workload.quit().unwrap();
+        assert!(workload.memory_bytes().is_none());
+    }
+}
+
+#[test]
+fn the_page_lists_the_columns_that_there_are() {
+    const BEGIN: &str = "<!-- columns -->\n";
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/profiling.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let (before, rest) = text.split_once(BEGIN).unwrap();
+    let (_, after) = rest.split_once("<!-- end -->").unwrap();
+    let table = gpumon_core::table::markdown::<ProfileRow>();
+    let table = table.split_once("\n\n").unwrap().1;
+    let wanted = format!("{before}{BEGIN}\n{table}\n<!-- end -->{after}");
+    if std::env::var_os("GPUMON_BLESS").is_some() {
+        std::fs::write(path, &wanted).unwrap();
+    }
+    let kept = std::fs::read_to_string(path).unwrap();
+    assert!(kept == wanted, "docs/profiling.md differs from the code; see there how to write it anew");
+    for model in SimModel::builtins() {
+        assert!(kept.contains(&format!("`sim:{}`", model.name())));
+    }
+}
+
+#[test]
+fn unknown_workloads_are_explained() {
+    let stage = stage("a100", "bert-like");
+    let context = Context { clock: stage.clock.clone(), sim: None };
+    let explain = |spec: &str| open(spec, &context).err().unwrap().to_string();
+    assert!(explain("cuda:x").contains("`sim:MODEL`"));
+    assert!(explain("sim:alexnet").contains("`sim:resnet50-like`"));
+    assert!(explain("sim:bert-like").contains("--device sim:a100"));
+}
