@@ -8,6 +8,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("gpumon-core", &[]),
     ("gpumon-simgpu", &["gpumon-core"]),
     ("gpumon-monitor", &["gpumon-core", "gpumon-simgpu"]),
+    ("gpumon-fit", &["gpumon-core"]),
     ("gpumon", &["gpumon-core", "gpumon-simgpu", "gpumon-monitor"]),
 ];
 

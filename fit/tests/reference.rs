@@ -1,0 +1,118 @@
+//! Known errors on the reference profiles (A100, eleven models), with what they must not exceed.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests: a panic is the report")]
+
+mod common;
+
+use gpumon_core::profile::ProfileRow;
+use gpumon_fit::base::BasePower;
+use gpumon_fit::evaluate::{Protocol, Quality, evaluate, models_of};
+use gpumon_fit::fit::Form;
+use gpumon_fit::model_file::ModelFile;
+use gpumon_fit::models::{FitOptions, fit_models};
+use gpumon_fit::point::Point;
+use gpumon_fit::sample::{Mapping, sample};
+
+/// Power limit of the card of the reference, W.
+const CAP_W: f64 = 300.0;
+
+/// The nine models with a full grid.
+fn nine() -> Option<Vec<ProfileRow>> {
+    let rows = common::rows()?;
+    Some(rows.into_iter().filter(|r| !common::SMALL.contains(&r.model.as_str())).collect())
+}
+
+fn quality(rows: &[ProfileRow], form: Form, mapping: Mapping, fraction: f64) -> Quality {
+    let protocol = Protocol { form, mapping, fraction, seeds: (0..5).collect(), cap_w: Some(CAP_W) };
+    let quality = evaluate(rows, None, &protocol).unwrap();
+    println!("{}", quality.table());
+    quality
+}
+
+#[test]
+fn the_polynomial_has_its_published_error() {
+    let Some(rows) = nine() else { return };
+    quality(&rows, Form::Polynomial, Mapping::Level, 0.2);
+    let mean = quality(&rows, Form::Polynomial, Mapping::Physical, 0.2).mean;
+    let median = mean.total_power.unwrap().median_pct;
+    assert!((median - 4.2).abs() <= 0.7, "{median}");
+}
+
+#[test]
+fn the_physical_form_is_better() {
+    let Some(rows) = nine() else { return };
+    quality(&rows, Form::Physical, Mapping::Level, 0.05);
+    quality(&rows, Form::Physical, Mapping::Level, 0.1);
+    quality(&rows, Form::Physical, Mapping::Physical, 0.2);
+    let mean = quality(&rows, Form::Physical, Mapping::Level, 0.2).mean;
+    let (power, time) = (mean.total_power.unwrap().median_pct, mean.batch_time.unwrap().median_pct);
+    assert!(power <= 2.0 && time <= 4.0, "{power} {time}");
+}
+
+#[test]
+fn all_eleven_models_fit_and_small_ones_too() {
+    let Some(rows) = common::rows() else { return };
+    let options = FitOptions { cap_w: Some(CAP_W), ..FitOptions::default() };
+    let fitted = fit_models(&rows, &options).unwrap();
+    assert_eq!((fitted.models.len(), fitted.not_fitted.len()), (11, 0));
+    for model in &fitted.models {
+        let e = &model.held_out;
+        let [power, dynamic, time, latency] =
+            [e.total_power, e.dynamic_power, e.batch_time, e.latency].map(|stats| stats.unwrap().median_pct);
+        println!(
+            "{:<22} {:>4} points  total {power:.2} %  dynamic {dynamic:.2} %  time {time:.2} %  latency {latency:.2} %",
+            model.name, model.rows.points
+        );
+        assert!(power < 3.0 && time < 8.0, "{}", model.name);
+    }
+    let small: Vec<ProfileRow> =
+        rows.into_iter().filter(|r| common::SMALL.contains(&r.model.as_str())).collect();
+    assert_eq!(fit_models(&small, &options).unwrap().models.len(), 2);
+}
+
+#[test]
+fn a_model_whose_dynamic_power_was_never_separated_is_refused_by_itself() {
+    let Some(mut rows) = common::rows() else { return };
+    rows.retain(|r| r.model == "diffusion_256_256");
+    let options = FitOptions { cap_w: Some(CAP_W), ..FitOptions::default() };
+    let model = fit_models(&rows, &options).unwrap().models.remove(0);
+    assert!(model.notes.iter().any(|n| n.contains("dynamic power is not predicted")), "{:?}", model.notes);
+    assert!(model.held_out.dynamic_power.is_none() && model.held_out.total_power.unwrap().median_pct < 3.0);
+}
+
+#[test]
+fn intervals_hold_about_nine_of_ten_points_that_were_held_out() {
+    let Some(rows) = nine() else { return };
+    let options = FitOptions { cap_w: Some(CAP_W), ..FitOptions::default() };
+    let (mut inside, mut all) = ([0.0; 4], 0.0);
+    for name in models_of(&rows) {
+        let own: Vec<&ProfileRow> = rows.iter().filter(|r| r.model == name).collect();
+        let points: Vec<_> = own.iter().map(|r| Point::of(r).unwrap().coordinates()).collect();
+        let drawn = sample(&points, Mapping::Level, 0.2, 0).unwrap();
+        let training: Vec<ProfileRow> = drawn.iter().map(|&i| own[i].clone()).collect();
+        let base = BasePower::of_rows(&rows).ok();
+        let fitted = fit_models(&training, &FitOptions { base, ..options.clone() }).unwrap();
+        let file = ModelFile::new(fitted, &options);
+        for row in own.iter().enumerate().filter(|(i, _)| !drawn.contains(i)).map(|(_, r)| r) {
+            let p = file.predict(&name, &Point::of(row).unwrap()).unwrap();
+            let dynamic = row.dynamic_power_draw.filter(|w| *w < row.avg_power_draw.unwrap());
+            let dynamic = dynamic.or(p.dynamic_power_draw.map(|i| i.value));
+            let figures = [
+                (p.avg_power_draw, row.avg_power_draw),
+                (p.dynamic_power_draw, dynamic),
+                (Some(p.throughput), row.throughput),
+                (p.latency, row.latency),
+            ];
+            all += 1.0;
+            for (count, (interval, measured)) in inside.iter_mut().zip(figures) {
+                let (i, m) = (interval.unwrap(), measured.unwrap());
+                *count += f64::from(u8::from(i.low.unwrap() <= m && m <= i.high.unwrap()));
+            }
+        }
+    }
+    let coverage = inside.map(|n| 100.0 * n / all);
+    println!(
+        "90 % intervals hold, % of points (average power, dynamic power, throughput, latency): {coverage:.1?}"
+    );
+    assert!(coverage.iter().all(|c| (85.0..=97.0).contains(c)), "{coverage:?}");
+}
