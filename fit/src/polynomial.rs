@@ -119,3 +119,40 @@ fn figure(
     let figure = Figure { surface: design.solve(&y, 0.0).0, least };
     if figure.surface.is_over(&VARIABLES) { Ok(figure) } else { Err(no_solution()) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch_time::tests::grid;
+
+    fn seen(throughput: impl Fn(&Point) -> f64) -> Observations {
+        let with = |point: Point| Observation {
+            point,
+            average_w: Some(50.0 + 0.1 * f64::from(point.frequency.0) * point.share.sms()),
+            dynamic_w: None,
+            throughput: Some(throughput(&point)),
+            latency_ms: None,
+        };
+        let points = grid().into_iter().map(with).collect();
+        Observations { model: "m".into(), points, dropped: vec![], dynamic_refused: None }
+    }
+
+    #[test]
+    fn figures_that_are_polynomials_are_found_and_absent_ones_stay_absent() {
+        let fitted = Polynomial::fit(&seen(|p| 5.0 + p.batch_items() * p.share.sms()), None).unwrap();
+        let point = grid()[40];
+        let at = fitted.at(&point);
+        let throughput = 5.0 + point.batch_items() * point.share.sms();
+        assert!((at.batch_time_ms / (1e3 * point.batch_items() / throughput) - 1.0).abs() < 1e-8);
+        let watts = 50.0 + 0.1 * f64::from(point.frequency.0) * point.share.sms();
+        assert!((at.average_w.unwrap() - watts).abs() < 1e-6);
+        assert_eq!((at.dynamic_w, at.latency_ms), (None, None));
+    }
+
+    #[test]
+    fn what_would_be_negative_is_the_least_measured_value() {
+        let fitted = Polynomial::fit(&seen(|p| if p.batch == 32 { 1e4 } else { 1.0 }), None).unwrap();
+        assert!(grid().iter().any(|p| fitted.throughput.surface.at(&variables(p)) < 0.0));
+        assert!(grid().iter().all(|p| fitted.throughput.at(p) > 0.0));
+    }
+}

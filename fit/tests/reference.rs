@@ -5,7 +5,6 @@
 mod common;
 
 use gpumon_core::profile::ProfileRow;
-use gpumon_fit::base::BasePower;
 use gpumon_fit::evaluate::{Protocol, Quality, evaluate, models_of};
 use gpumon_fit::fit::Form;
 use gpumon_fit::model_file::ModelFile;
@@ -84,33 +83,33 @@ fn a_model_whose_dynamic_power_was_never_separated_is_refused_by_itself() {
 fn intervals_hold_about_nine_of_ten_points_that_were_held_out() {
     let Some(rows) = nine() else { return };
     let options = FitOptions { cap_w: Some(CAP_W), ..FitOptions::default() };
-    let (mut inside, mut all) = ([0.0; 4], 0.0);
-    for name in models_of(&rows) {
-        let own: Vec<&ProfileRow> = rows.iter().filter(|r| r.model == name).collect();
+    let models = models_of(&rows);
+    let (mut training, mut held_out) = (Vec::new(), Vec::new());
+    for name in &models {
+        let own: Vec<&ProfileRow> = rows.iter().filter(|r| r.model == *name).collect();
         let points: Vec<_> = own.iter().map(|r| Point::of(r).unwrap().coordinates()).collect();
         let drawn = sample(&points, Mapping::Level, 0.2, 0).unwrap();
-        let training: Vec<ProfileRow> = drawn.iter().map(|&i| own[i].clone()).collect();
-        let base = BasePower::of_rows(&rows).ok();
-        let fitted = fit_models(&training, &FitOptions { base, ..options.clone() }).unwrap();
-        let file = ModelFile::new(fitted, &options);
-        for row in own.iter().enumerate().filter(|(i, _)| !drawn.contains(i)).map(|(_, r)| r) {
-            let p = file.predict(&name, &Point::of(row).unwrap()).unwrap();
-            let dynamic = row.dynamic_power_draw.filter(|w| *w < row.avg_power_draw.unwrap());
-            let dynamic = dynamic.or(p.dynamic_power_draw.map(|i| i.value));
-            let figures = [
-                (p.avg_power_draw, row.avg_power_draw),
-                (p.dynamic_power_draw, dynamic),
-                (Some(p.throughput), row.throughput),
-                (p.latency, row.latency),
-            ];
-            all += 1.0;
-            for (count, (interval, measured)) in inside.iter_mut().zip(figures) {
-                let (i, m) = (interval.unwrap(), measured.unwrap());
-                *count += f64::from(u8::from(i.low.unwrap() <= m && m <= i.high.unwrap()));
-            }
+        for (i, row) in own.into_iter().enumerate() {
+            if drawn.contains(&i) { &mut training } else { &mut held_out }.push(row.clone());
         }
     }
-    let coverage = inside.map(|n| 100.0 * n / all);
+    let file = ModelFile::new(fit_models(&training, &options).unwrap(), &options);
+    let mut inside = [(0.0, 0.0); 4];
+    for row in &held_out {
+        let p = file.predict(&row.model, &Point::of(row).unwrap()).unwrap();
+        let figures = [
+            (p.avg_power_draw, row.avg_power_draw),
+            (p.dynamic_power_draw, row.dynamic_power_draw.filter(|w| *w < row.avg_power_draw.unwrap())),
+            (Some(p.throughput), row.throughput),
+            (p.latency, row.latency),
+        ];
+        for ((count, all), (interval, measured)) in inside.iter_mut().zip(figures) {
+            let (i, Some(m)) = (interval.unwrap(), measured) else { continue };
+            *count += f64::from(u8::from(i.low.unwrap() <= m && m <= i.high.unwrap()));
+            *all += 1.0;
+        }
+    }
+    let coverage = inside.map(|(count, all)| 100.0 * count / all);
     println!(
         "90 % intervals hold, % of points (average power, dynamic power, throughput, latency): {coverage:.1?}"
     );
