@@ -20,18 +20,21 @@ pub enum Form {
     /// Launch floor, SMs, memory; power from rate, share and clock.
     #[default]
     Physical,
+    /// The physical form with a smooth correction of time and power.
+    Corrected,
     /// Polynomials of degree 3, as published with EnerTune.
     Polynomial,
 }
 
 impl Form {
     /// All forms.
-    pub const ALL: [Self; 2] = [Self::Physical, Self::Polynomial];
+    pub const ALL: [Self; 3] = [Self::Physical, Self::Corrected, Self::Polynomial];
 
     /// Name in files and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Physical => "physical",
+            Self::Corrected => "corrected",
             Self::Polynomial => "polynomial",
         }
     }
@@ -61,6 +64,8 @@ pub struct Central {
 pub enum Surfaces {
     /// [`Form::Physical`].
     Physical(Box<Physical>),
+    /// [`Form::Corrected`].
+    Corrected(Box<Physical>),
     /// [`Form::Polynomial`].
     Polynomial(Box<Polynomial>),
 }
@@ -80,7 +85,8 @@ pub fn fit_form(
         return Err(FitError::NoPoints { model: seen.model.clone() });
     }
     Ok(match form {
-        Form::Physical => Surfaces::Physical(Box::new(Physical::fit(seen, base, cap_w)?)),
+        Form::Physical => Surfaces::Physical(Box::new(Physical::fit(seen, base, cap_w, false)?)),
+        Form::Corrected => Surfaces::Corrected(Box::new(Physical::fit(seen, base, cap_w, true)?)),
         Form::Polynomial => Surfaces::Polynomial(Box::new(Polynomial::fit(seen, base)?)),
     })
 }
@@ -90,6 +96,7 @@ impl Surfaces {
     pub fn form(&self) -> Form {
         match self {
             Self::Physical(_) => Form::Physical,
+            Self::Corrected(_) => Form::Corrected,
             Self::Polynomial(_) => Form::Polynomial,
         }
     }
@@ -97,7 +104,7 @@ impl Surfaces {
     /// Central values at a point; `None` for a MIG instance that does not exist. `base` is the one of the fit.
     pub fn at(&self, point: &Point, base: Option<&BasePower>) -> Option<Central> {
         match self {
-            Self::Physical(physical) => physical.at(point, base),
+            Self::Physical(physical) | Self::Corrected(physical) => physical.at(point, base),
             Self::Polynomial(polynomial) => Some(polynomial.at(point)),
         }
     }
@@ -105,7 +112,7 @@ impl Surfaces {
     /// Whether every parameter is one that the form can have.
     pub(crate) fn is_sound(&self) -> bool {
         match self {
-            Self::Physical(physical) => physical.is_sound(),
+            Self::Physical(physical) | Self::Corrected(physical) => physical.is_sound(),
             Self::Polynomial(polynomial) => polynomial.is_sound(),
         }
     }

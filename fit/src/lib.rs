@@ -3,6 +3,7 @@
 //! ```text
 //! profile rows → point (usable observations) → fit (one form) → models (all, with intervals) → model_file → predict
 //!                  │                            ├ physical: batch_time, power
+//!                  │                            ├ corrected: physical × residual
 //!                  │                            └ polynomial
 //!                  ├ base      power before any model works, by clock
 //!                  └ evaluate  sample → fit → error on the rest
@@ -21,5 +22,6 @@ pub mod point;
 pub mod polynomial;
 pub mod power;
 pub mod predict;
+pub mod residual;
 pub mod sample;
 pub mod surface;

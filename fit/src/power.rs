@@ -61,8 +61,7 @@ pub(crate) struct PowerPoint {
 impl Power {
     /// Fits the points; `None` if there are none or they give no finite answer.
     pub(crate) fn fit(points: &[PowerPoint], of: PowerOf, cap_w: Option<f64>) -> Option<Self> {
-        let below = |p: &&PowerPoint| cap_w.is_none_or(|cap| p.total_w < AT_CAP * cap);
-        let mut used: Vec<&PowerPoint> = points.iter().filter(below).collect();
+        let mut used: Vec<&PowerPoint> = points.iter().filter(|p| below_cap(p, cap_w)).collect();
         if used.len() < 3 {
             used = points.iter().collect();
         }
@@ -94,6 +93,11 @@ impl Power {
         // Beyond e^±20 W the surface says nothing; the bound keeps the answer finite.
         self.ln_watts.at(&variables(point, batch_time_ms, self.knee_mhz)).clamp(-20.0, 20.0).exp()
     }
+}
+
+/// Whether the cap did not hold this point's power down.
+pub(crate) fn below_cap(point: &PowerPoint, cap_w: Option<f64>) -> bool {
+    cap_w.is_none_or(|cap| point.total_w < AT_CAP * cap)
 }
 
 fn variables(point: &Point, batch_time_ms: f64, knee_mhz: Option<f64>) -> [f64; 4] {

@@ -49,6 +49,16 @@ fn the_physical_form_is_better() {
 }
 
 #[test]
+fn the_correction_is_better_still() {
+    let Some(rows) = nine() else { return };
+    quality(&rows, Form::Corrected, Mapping::Level, 0.05);
+    quality(&rows, Form::Corrected, Mapping::Level, 0.1);
+    let mean = quality(&rows, Form::Corrected, Mapping::Level, 0.2).mean;
+    let (power, time) = (mean.dynamic_power.unwrap().median_pct, mean.batch_time.unwrap().median_pct);
+    assert!(power <= 3.5 && time <= 2.0, "{power} {time}");
+}
+
+#[test]
 fn all_eleven_models_fit_and_small_ones_too() {
     let Some(rows) = common::rows() else { return };
     let options = FitOptions { cap_w: Some(CAP_W), ..FitOptions::default() };
