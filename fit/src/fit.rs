@@ -18,9 +18,9 @@ use crate::polynomial::Polynomial;
 #[serde(rename_all = "snake_case")]
 pub enum Form {
     /// Launch floor, SMs, memory; power from rate, share and clock.
-    #[default]
     Physical,
     /// The physical form with a smooth correction of time and power.
+    #[default]
     Corrected,
     /// Polynomials of degree 3, as published with EnerTune.
     Polynomial,

@@ -4,12 +4,12 @@
 //! time that the model itself predicts, total power is base(f) + dynamic power, at most the cap. Latency is the time
 //! of a batch times one factor: the median of latency over time.
 //!
-//! In the corrected form, time and power are each multiplied by a smooth [`Residual`], and power is fitted on the
+//! In the corrected form, time, latency and power are each multiplied by a smooth [`Residual`], and power is fitted on the
 //! corrected time.
 //!
 //! Cases: a profile without power columns gives times only; one without a base gives average power only.
 //!
-//! Not done: latency's own dependence on load and batch; the factor is one number a model.
+//! Not done: latency under load; the factor is one number a model, and the correction knows batch, share and clock.
 //!
 //! Source: [`crate::batch_time`] and [`crate::power`].
 
@@ -40,6 +40,9 @@ pub struct Physical {
     /// Correction of the time of a batch; only in the corrected form.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time_residual: Option<Residual>,
+    /// Correction of latency; only in the corrected form.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency_residual: Option<Residual>,
     /// Correction of [`Physical::power`]; only in the corrected form.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub power_residual: Option<Residual>,
@@ -69,9 +72,14 @@ impl Physical {
         let mut factors: Vec<f64> =
             seen.points.iter().filter_map(|o| Some(o.latency_ms? / o.batch_time_ms()?)).collect();
         let latency_factor = (!factors.is_empty()).then(|| median(&mut factors));
-        let of = if base.is_some() { PowerOf::Dynamic } else { PowerOf::Average };
         let time_residual = if corrected { time_residual(&times, &batch_time) } else { None };
         let time_at = |point: &Point| corrected_time(point, &batch_time, time_residual.as_ref());
+        let latency_residual = latency_factor.filter(|_| corrected).and_then(|factor| {
+            let ratio =
+                |o: &Observation| Some((o.point, (o.latency_ms? / (factor * time_at(&o.point)?)).ln()));
+            Residual::fit(&seen.points.iter().filter_map(ratio).collect::<Vec<_>>())
+        });
+        let of = if base.is_some() { PowerOf::Dynamic } else { PowerOf::Average };
         let points: Vec<PowerPoint> =
             seen.points.iter().filter_map(|o| power_point(o, base, time_at(&o.point)?)).collect();
         let power = match points.len() {
@@ -81,7 +89,15 @@ impl Physical {
         };
         let power_residual =
             power.as_ref().filter(|_| corrected).and_then(|p| power_residual(&points, p, cap_w));
-        let physical = Self { batch_time, latency_factor, power, cap_w, time_residual, power_residual };
+        let physical = Self {
+            batch_time,
+            latency_factor,
+            power,
+            cap_w,
+            time_residual,
+            latency_residual,
+            power_residual,
+        };
         if physical.is_sound() { Ok(physical) } else { Err(no_solution("power")) }
     }
 
@@ -101,7 +117,8 @@ impl Physical {
             (Some((PowerOf::Average, w)), _) => (Some(w.min(cap)), None),
             (None, _) => (None, None),
         };
-        let latency_ms = self.latency_factor.map(|factor| factor * batch_time_ms);
+        let tail = self.latency_residual.as_ref().map_or(Some(1.0), |r| r.factor(point))?;
+        let latency_ms = self.latency_factor.map(|factor| factor * tail * batch_time_ms);
         Some(Central { average_w, dynamic_w, batch_time_ms, latency_ms })
     }
 
@@ -112,7 +129,10 @@ impl Physical {
             && positive(self.latency_factor)
             && positive(self.cap_w)
             && self.power.as_ref().is_none_or(power)
-            && [&self.time_residual, &self.power_residual].into_iter().flatten().all(Residual::is_sound)
+            && [&self.time_residual, &self.latency_residual, &self.power_residual]
+                .into_iter()
+                .flatten()
+                .all(Residual::is_sound)
     }
 }
 

@@ -132,3 +132,48 @@ fn log_likelihood(points: &[[f64; 4]], y: &[f64], lengths: &[f64; 4], noise: f64
     let determinant = 2.0 * cholesky.l_dirty().diagonal().iter().map(|d| d.ln()).sum::<f64>();
     Some(-0.5 * n * variance.max(1e-30).ln() - 0.5 * determinant)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch_time::tests::grid;
+
+    fn bump(point: &Point) -> f64 {
+        0.1 * point.batch_items().ln().sin() + 0.05 * point.ghz().ln()
+    }
+
+    #[test]
+    fn a_smooth_remainder_is_found_between_the_points() {
+        let all = grid();
+        let kept = all.iter().enumerate().filter(|(i, _)| i % 5 < 3);
+        let rows: Vec<_> = kept.map(|(_, p)| (*p, bump(p))).collect();
+        let fitted = Residual::fit(&rows).unwrap();
+        for point in &all {
+            assert!((fitted.factor(point).unwrap().ln() - bump(point)).abs() < 0.02, "{point:?}");
+        }
+    }
+
+    #[test]
+    fn noise_alone_is_hardly_corrected() {
+        // Low-discrepancy values have no neighbours that agree.
+        let noise = |i: usize| 0.1 * ((i as f64 * 0.618_034).fract() - 0.5);
+        let (odd, even): (Vec<_>, Vec<_>) = grid()
+            .into_iter()
+            .enumerate()
+            .map(|(i, p)| (i, (p, noise(i * i))))
+            .partition(|(i, _)| i % 2 == 1);
+        let rows: Vec<_> = odd.into_iter().map(|(_, r)| r).collect();
+        let fitted = Residual::fit(&rows).unwrap();
+        assert!(even.iter().all(|(_, (p, _))| fitted.factor(p).unwrap().ln().abs() < 0.05));
+    }
+
+    #[test]
+    fn few_points_and_constant_variables_are_no_trouble() {
+        let one_clock: Vec<_> =
+            grid().into_iter().filter(|p| p.frequency.0 == 810).map(|p| (p, 0.01)).collect();
+        assert!(Residual::fit(&one_clock).is_some());
+        assert!(Residual::fit(&one_clock[..4]).is_none());
+        let zero: Vec<_> = one_clock.iter().map(|(p, _)| (*p, 0.0)).collect();
+        assert!(Residual::fit(&zero).unwrap().factor(&grid()[0]).unwrap() == 1.0);
+    }
+}

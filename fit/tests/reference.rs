@@ -64,6 +64,8 @@ fn all_eleven_models_fit_and_small_ones_too() {
     let options = FitOptions { cap_w: Some(CAP_W), ..FitOptions::default() };
     let fitted = fit_models(&rows, &options).unwrap();
     assert_eq!((fitted.models.len(), fitted.not_fitted.len()), (11, 0));
+    let text = ModelFile::new(fitted.clone(), &options).text().unwrap();
+    println!("model file: {} kB", text.len() / 1000);
     for model in &fitted.models {
         let e = &model.held_out;
         let [power, dynamic, time, latency] =
