@@ -119,7 +119,7 @@ impl ModelFile {
             path: "model file".into(),
             reason: e.to_string(),
         };
-        Ok(serde_json::to_string_pretty(self).map_err(malformed)? + "\n")
+        Ok(numbers_on_one_line(&serde_json::to_string_pretty(self).map_err(malformed)?))
     }
 
     /// Writes the file beside its place first and then moves it there.
@@ -139,5 +139,41 @@ impl ModelFile {
     /// The model of this name.
     pub fn model(&self, name: &str) -> Option<&Model> {
         self.models.iter().find(|m| m.name == name)
+    }
+}
+
+/// Pretty JSON with each list of numbers on one line, so that a person can read the file. Strings are safe: in JSON
+/// they hold no line breaks.
+fn numbers_on_one_line(pretty: &str) -> String {
+    let mut text = String::with_capacity(pretty.len());
+    let mut lines = pretty.lines().peekable();
+    let number = |line: &str| line.trim_start().starts_with(|c: char| c == '-' || c.is_ascii_digit());
+    while let Some(line) = lines.next() {
+        text += line;
+        if line.ends_with('[') && lines.peek().is_some_and(|next| number(next)) {
+            let mut first = true;
+            while let Some(item) = lines.next_if(|next| number(next)) {
+                text += if first { "" } else { " " };
+                text += item.trim();
+                first = false;
+            }
+            text += lines.next().unwrap_or_default().trim();
+        }
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_numbers_stand_on_one_line_and_nothing_else_changes() {
+        let value =
+            serde_json::json!({"a": [1, -2.5], "b": [[1, 2], []], "c": "[\n1", "d": [{"e": [3]}, "4"]});
+        let text = numbers_on_one_line(&serde_json::to_string_pretty(&value).unwrap());
+        assert!(text.contains("\"a\": [1, -2.5],\n") && text.contains("    [1, 2],\n"), "{text}");
+        assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), value);
     }
 }
