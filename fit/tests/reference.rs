@@ -127,3 +127,39 @@ fn intervals_hold_about_nine_of_ten_points_that_were_held_out() {
     );
     assert!(coverage.iter().all(|c| (85.0..=97.0).contains(c)), "{coverage:?}");
 }
+
+/// Median and 90th percentile, %.
+fn spread(mut errors: Vec<f64>) -> [f64; 2] {
+    errors.sort_by(f64::total_cmp);
+    [0.5, 0.9].map(|q| 100.0 * errors[(q * (errors.len() - 1) as f64) as usize])
+}
+
+#[test]
+fn beyond_the_points_the_physical_forms_stay_close() {
+    let Some(rows) = nine() else { return };
+    type Keep = fn(&ProfileRow) -> bool;
+    let splits: [(&str, Keep); 2] = [
+        ("batch 32 from 16 and less", |r| r.batch_size < 32),
+        ("7 slices from 4 and less", |r| r.mig_slices < Some(7)),
+    ];
+    for (what, keep) in splits {
+        for form in Form::ALL {
+            let (within, beyond): (Vec<_>, Vec<_>) = rows.iter().cloned().partition(keep);
+            let options = FitOptions { form, cap_w: Some(CAP_W), ..FitOptions::default() };
+            let file = ModelFile::new(fit_models(&within, &options).unwrap(), &options);
+            let (mut power, mut rate) = (Vec::new(), Vec::new());
+            for row in &beyond {
+                let p = file.predict(&row.model, &Point::of(row).unwrap()).unwrap();
+                assert!(p.extrapolated);
+                power.push((p.avg_power_draw.unwrap().value / row.avg_power_draw.unwrap() - 1.0).abs());
+                rate.push((p.throughput.value / row.throughput.unwrap() - 1.0).abs());
+            }
+            let (power, rate) = (spread(power), spread(rate));
+            println!(
+                "{}, {what}: total power {power:.1?} %, throughput {rate:.1?} % (median, p90)",
+                form.name()
+            );
+            assert!(form == Form::Polynomial || (power[0] < 6.0 && rate[0] < 8.0));
+        }
+    }
+}
