@@ -14,6 +14,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         "gpumon",
         &["gpumon-core", "gpumon-simgpu", "gpumon-monitor", "gpumon-profile", "gpumon-fit", "gpumon-place"],
     ),
+    ("gpumon-fit", &["gpumon-core"]),
 ];
 
 #[test]

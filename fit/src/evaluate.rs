@@ -1,0 +1,293 @@
+//! How far a form is off on points that it was not fitted on.
+//!
+//! Rule: for each seed and model, [`sample`] draws the points to fit on; the error is |predicted / measured − 1|
+//! at all other points. Median, mean and 90th percentile are taken over those points, then averaged over the seeds;
+//! the spread is the standard deviation of the medians over the seeds. The last line is the mean over models.
+//!
+//! Cases: the base power is the one given, or the difference on the training points of all models. A model that
+//! cannot be fitted with so few points is listed with the reason and left out of the mean.
+//!
+//! Not done: choosing anything by these errors.
+//!
+//! Source: the protocol of EnerTune's artifact (SOSP'26): train on 20 % of the grid, relative error on the rest.
+
+use std::fmt::Write as _;
+
+use gpumon_core::profile::ProfileRow;
+use serde::{Deserialize, Serialize};
+
+use crate::base::{BasePower, median};
+use crate::error::FitError;
+use crate::fit::{Central, Form, fit_form};
+use crate::point::{Observation, Observations};
+use crate::sample::{Mapping, sample};
+
+/// What is evaluated.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Protocol {
+    /// The form.
+    pub form: Form,
+    /// How the training points are drawn.
+    pub mapping: Mapping,
+    /// Share of the points to train on, above 0 and below 1.
+    pub fraction: f64,
+    /// One draw each.
+    pub seeds: Vec<u64>,
+    /// Power limit of the GPU, W.
+    pub cap_w: Option<f64>,
+}
+
+/// Relative errors over points, %.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ErrorStats {
+    /// Median, %.
+    pub median_pct: f64,
+    /// Mean, %.
+    pub mean_pct: f64,
+    /// 90th percentile, %.
+    pub p90_pct: f64,
+    /// Standard deviation of the median over the seeds, points of %; absent for one seed.
+    pub spread_pct: Option<f64>,
+}
+
+/// Errors of each figure; absent where nothing was measured or predicted.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Errors {
+    /// Average power of the GPU.
+    pub total_power: Option<ErrorStats>,
+    /// Power above the base.
+    pub dynamic_power: Option<ErrorStats>,
+    /// Time of a batch (batch / throughput).
+    pub batch_time: Option<ErrorStats>,
+    /// The latency column.
+    pub latency: Option<ErrorStats>,
+}
+
+/// One model's line.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ModelQuality {
+    /// Model name.
+    pub model: String,
+    /// Points there are.
+    pub points: usize,
+    /// Points trained on, mean over the seeds.
+    pub trained_on: f64,
+    /// Held-out errors, means over the seeds.
+    pub errors: Errors,
+    /// Why there are none, or why a figure is missing.
+    pub note: Option<String>,
+}
+
+/// Held-out errors of one form.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Quality {
+    /// What was done.
+    pub protocol: Protocol,
+    /// One line a model, in the order of the rows.
+    pub models: Vec<ModelQuality>,
+    /// Means over the models that have the figure.
+    pub mean: Errors,
+}
+
+/// Measured ÷ predicted at one held-out point, each figure; in the order of [`Errors`].
+pub(crate) type Ratios = [Option<f64>; 4];
+
+/// Names of models in `rows`, in order of appearance, without the reserved ones.
+pub fn models_of(rows: &[ProfileRow]) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for row in rows.iter().filter(|r| !r.is_idle()) {
+        if !names.contains(&row.model) {
+            names.push(row.model.clone());
+        }
+    }
+    names
+}
+
+/// Evaluates a form on all models of `rows`, which are of one kind of GPU. `base` is known apart from the models, or
+/// taken from the training points.
+///
+/// # Errors
+///
+/// [`FitError::BadOption`] for a fraction out of range or no seeds, [`FitError::NoPoints`] without models.
+pub fn evaluate(
+    rows: &[ProfileRow],
+    base: Option<&BasePower>,
+    protocol: &Protocol,
+) -> Result<Quality, FitError> {
+    if protocol.seeds.is_empty() {
+        return Err(FitError::BadOption { option: "seeds", found: "empty".into(), expected: "at least one" });
+    }
+    let seen: Vec<Observations> = models_of(rows).iter().map(|m| Observations::of(m, rows)).collect();
+    if seen.is_empty() {
+        return Err(FitError::NoPoints { model: "profile".into() });
+    }
+    let mut runs: Vec<Vec<Result<Run, FitError>>> = seen.iter().map(|_| Vec::new()).collect();
+    for &seed in &protocol.seeds {
+        let draws = seen.iter().map(|s| draw(s, protocol, seed)).collect::<Result<Vec<_>, _>>()?;
+        let training: Vec<Observations> =
+            seen.iter().zip(&draws).map(|(s, d)| s.at(d.iter().copied())).collect();
+        let estimated = if base.is_none() { BasePower::of_difference(&training).ok() } else { None };
+        let base = base.or(estimated.as_ref());
+        for (i, training) in training.iter().enumerate() {
+            let held_out = (0..seen[i].points.len()).filter(|k| draws[i].binary_search(k).is_err());
+            let run = held_out_ratios(training, &seen[i].at(held_out), base, protocol.form, protocol.cap_w);
+            runs[i].push(run.map(|ratios| Run { trained_on: training.points.len(), ratios }));
+        }
+    }
+    let models: Vec<ModelQuality> = seen.iter().zip(runs).map(|(s, r)| model_quality(s, r)).collect();
+    let mean = Errors {
+        total_power: mean_of(models.iter().map(|m| m.errors.total_power)),
+        dynamic_power: mean_of(models.iter().map(|m| m.errors.dynamic_power)),
+        batch_time: mean_of(models.iter().map(|m| m.errors.batch_time)),
+        latency: mean_of(models.iter().map(|m| m.errors.latency)),
+    };
+    Ok(Quality { protocol: protocol.clone(), models, mean })
+}
+
+struct Run {
+    trained_on: usize,
+    ratios: Vec<Ratios>,
+}
+
+fn draw(seen: &Observations, protocol: &Protocol, seed: u64) -> Result<Vec<usize>, FitError> {
+    let coordinates: Vec<[f64; 3]> = seen.points.iter().map(|o| o.point.coordinates()).collect();
+    if coordinates.is_empty() {
+        return Ok(Vec::new());
+    }
+    sample(&coordinates, protocol.mapping, protocol.fraction, seed)
+}
+
+/// Fits `training` and compares with `held_out`.
+pub(crate) fn held_out_ratios(
+    training: &Observations,
+    held_out: &Observations,
+    base: Option<&BasePower>,
+    form: Form,
+    cap_w: Option<f64>,
+) -> Result<Vec<Ratios>, FitError> {
+    let surfaces = fit_form(form, training, base, cap_w)?;
+    let ratios = |o: &Observation| Some(ratios_at(o, &surfaces.at(&o.point, base)?, base));
+    Ok(held_out.points.iter().filter_map(ratios).collect())
+}
+
+fn ratios_at(o: &Observation, central: &Central, base: Option<&BasePower>) -> Ratios {
+    let above_base = || o.average_w.zip(base).map(|(w, base)| w - base.at_w(o.point.frequency));
+    let dynamic_w = o.dynamic_w.or_else(above_base).filter(|w| *w > 0.0);
+    let ratio = |measured: Option<f64>, predicted: Option<f64>| {
+        measured.zip(predicted).map(|(m, p)| m / p).filter(|r| r.is_finite() && *r > 0.0)
+    };
+    [
+        ratio(o.average_w, central.average_w),
+        ratio(dynamic_w, central.dynamic_w),
+        ratio(o.batch_time_ms(), Some(central.batch_time_ms)),
+        ratio(o.latency_ms, central.latency_ms),
+    ]
+}
+
+/// Errors over the points of one run.
+pub(crate) fn errors_of(ratios: &[Ratios]) -> Errors {
+    let stats = |figure: usize| {
+        let mut errors: Vec<f64> =
+            ratios.iter().filter_map(|r| r[figure]).map(|r| 100.0 * (1.0 / r - 1.0).abs()).collect();
+        (!errors.is_empty()).then(|| ErrorStats {
+            median_pct: median(&mut errors),
+            mean_pct: errors.iter().sum::<f64>() / errors.len() as f64,
+            p90_pct: quantile(&errors, 0.9),
+            spread_pct: None,
+        })
+    };
+    Errors { total_power: stats(0), dynamic_power: stats(1), batch_time: stats(2), latency: stats(3) }
+}
+
+/// Quantile of an ascending list that is not empty, linear between its values.
+pub(crate) fn quantile(ascending: &[f64], q: f64) -> f64 {
+    let place = q.clamp(0.0, 1.0) * (ascending.len() - 1) as f64;
+    let (low, high) = (ascending[place.floor() as usize], ascending[place.ceil() as usize]);
+    low + (place - place.floor()) * (high - low)
+}
+
+fn model_quality(seen: &Observations, runs: Vec<Result<Run, FitError>>) -> ModelQuality {
+    let failed = runs.iter().find_map(|r| r.as_ref().err().map(ToString::to_string));
+    let good: Vec<Run> = runs.into_iter().flatten().collect();
+    let each: Vec<Errors> = good.iter().map(|r| errors_of(&r.ratios)).collect();
+    let over_seeds = |figure: fn(&Errors) -> Option<ErrorStats>| {
+        let all: Vec<ErrorStats> = each.iter().filter_map(figure).collect();
+        let mean = mean_of(all.iter().copied().map(Some))?;
+        let square = all.iter().map(|s| (s.median_pct - mean.median_pct).powi(2)).sum::<f64>();
+        let spread_pct = (all.len() > 1).then(|| (square / (all.len() - 1) as f64).sqrt());
+        Some(ErrorStats { spread_pct, ..mean })
+    };
+    ModelQuality {
+        model: seen.model.clone(),
+        points: seen.points.len(),
+        trained_on: good.iter().map(|r| r.trained_on as f64).sum::<f64>() / good.len().max(1) as f64,
+        errors: Errors {
+            total_power: over_seeds(|e| e.total_power),
+            dynamic_power: over_seeds(|e| e.dynamic_power),
+            batch_time: over_seeds(|e| e.batch_time),
+            latency: over_seeds(|e| e.latency),
+        },
+        note: failed.or_else(|| seen.dynamic_refused.clone()),
+    }
+}
+
+fn mean_of(stats: impl Iterator<Item = Option<ErrorStats>>) -> Option<ErrorStats> {
+    let all: Vec<ErrorStats> = stats.flatten().collect();
+    let n = all.len() as f64;
+    let mean = |value: fn(&ErrorStats) -> f64| all.iter().map(value).sum::<f64>() / n;
+    let spreads: Vec<f64> = all.iter().filter_map(|s| s.spread_pct).collect();
+    (!all.is_empty()).then(|| ErrorStats {
+        median_pct: mean(|s| s.median_pct),
+        mean_pct: mean(|s| s.mean_pct),
+        p90_pct: mean(|s| s.p90_pct),
+        spread_pct: (!spreads.is_empty()).then(|| spreads.iter().sum::<f64>() / spreads.len() as f64),
+    })
+}
+
+impl Quality {
+    /// The table for people: one line a model, median / mean / 90th percentile of each figure in %.
+    pub fn table(&self) -> String {
+        let p = &self.protocol;
+        let mapping = match p.mapping {
+            Mapping::Physical => "physical",
+            Mapping::Level => "level",
+        };
+        let mut text = format!(
+            "{} form, {:.0} % of the points ({mapping} mapping), {} seeds; held-out error, %: median / mean / p90\n\
+             {:<22} {:>6} {:>6}  {:<20} {:<20} {:<20} {:<20}\n",
+            p.form.name(),
+            100.0 * p.fraction,
+            p.seeds.len(),
+            "model",
+            "points",
+            "train",
+            "total power",
+            "dynamic power",
+            "batch time",
+            "latency"
+        );
+        for m in &self.models {
+            let _ = write!(text, "{:<22} {:>6} {:>6.1}  ", m.model, m.points, m.trained_on);
+            text += &cells(&m.errors);
+        }
+        let _ = write!(text, "{:<36}  ", "mean over models");
+        text += &cells(&self.mean);
+        for m in &self.models {
+            if let Some(note) = &m.note {
+                let _ = writeln!(text, "{}: {note}", m.model);
+            }
+        }
+        text
+    }
+}
+
+fn cells(errors: &Errors) -> String {
+    let cell = |stats: &Option<ErrorStats>| match stats {
+        Some(s) => format!("{:.2} / {:.2} / {:.2}", s.median_pct, s.mean_pct, s.p90_pct),
+        None => "–".into(),
+    };
+    let e = errors;
+    let line =
+        [&e.total_power, &e.dynamic_power, &e.batch_time, &e.latency].map(|s| format!("{:<20}", cell(s)));
+    format!("{}\n", line.join(" ").trim_end())
+}

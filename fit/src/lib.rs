@@ -1,0 +1,27 @@
+//! Models of a workload's time and power at any share, clock and batch, fitted on a few measured points.
+//!
+//! ```text
+//! profile rows → point (usable observations) → fit (one form) → models (all, with intervals) → model_file → predict
+//!                  │                            ├ physical: batch_time, power
+//!                  │                            ├ corrected: physical × residual
+//!                  │                            └ polynomial
+//!                  ├ base      power before any model works, by clock
+//!                  └ evaluate  sample → fit → error on the rest
+//! ```
+
+pub mod base;
+pub mod batch_time;
+pub mod error;
+pub mod evaluate;
+pub mod fit;
+pub mod model_file;
+pub mod models;
+mod nonnegative;
+pub mod physical;
+pub mod point;
+pub mod polynomial;
+pub mod power;
+pub mod predict;
+pub mod residual;
+pub mod sample;
+pub mod surface;

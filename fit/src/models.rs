@@ -1,0 +1,309 @@
+//! Fitting every model of a profile, with the errors and intervals that its own points give.
+//!
+//! Rule: the final fit uses all usable points. Before it, the points are shuffled with a fixed seed and split into
+//! five folds; each fold is predicted by a fit on the other four. These held-out ratios measured ÷ predicted give
+//! the errors in the file, and their 5 % and 95 % quantiles the interval of each figure.
+//!
+//! Cases: where five folds leave too few points for the form, one point is left out at a time; where that is too many
+//! as well, the model has no errors and no intervals, and a note says so. A model that cannot be fitted is listed
+//! with the reason; only if none can be fitted is that an error.
+//!
+//! Not done: intervals that widen with the distance from the points; outside the ranges a prediction is marked.
+//!
+//! Source: Vovk, Gammerman and Shafer, *Algorithmic Learning in a Random World*, 2nd ed., 4 (order statistics of
+//! held-out residuals as prediction intervals).
+
+use gpumon_core::profile::ProfileRow;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::base::BasePower;
+use crate::error::FitError;
+use crate::evaluate::{Errors, Ratios, errors_of, held_out_ratios, models_of};
+use crate::fit::{Form, Surfaces, fit_form};
+use crate::point::{Observations, Point, Share};
+use crate::sample::{shuffled, stream};
+
+/// What to fit, and what is known beside the rows.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct FitOptions {
+    /// The form.
+    pub form: Form,
+    /// Base power, where it is known apart from the rows; otherwise [`BasePower::of_rows`] is tried.
+    pub base: Option<BasePower>,
+    /// Power limit of the GPU, W.
+    pub cap_w: Option<f64>,
+    /// Whether the rows come from a simulated GPU.
+    pub simulated: bool,
+    /// Seed of the folds.
+    pub seed: u64,
+}
+
+/// A model that was fitted.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Model {
+    /// Its name.
+    pub name: String,
+    /// `form` and `parameters`.
+    #[serde(flatten)]
+    pub surfaces: Surfaces,
+    /// Where it is valid.
+    pub ranges: Ranges,
+    /// Errors at held-out points, %.
+    pub held_out: Errors,
+    /// What central values are multiplied with for 90 % intervals.
+    pub intervals: Intervals,
+    /// What it was fitted on.
+    pub rows: RowsUsed,
+    /// What a reader should know: rows left out, figures that could not be fitted.
+    pub notes: Vec<String>,
+}
+
+/// The span of the points of a fit; outside it a prediction is an extrapolation.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ranges {
+    /// Lowest and highest clock, MHz.
+    pub frequency_mhz: [u32; 2],
+    /// Smallest and largest batch, items.
+    pub batch: [u32; 2],
+    /// Smallest and largest share of the SMs, 0 to 1.
+    pub share: [f64; 2],
+    /// Whether MIG instances were measured.
+    pub mig: bool,
+    /// Whether shares with all of the memory were measured (MPS, green contexts).
+    pub sms: bool,
+}
+
+/// Factors at the 5 % and 95 % quantiles; absent where the figure or held-out points are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Intervals {
+    /// For average power.
+    pub avg_power_draw: Option<[f64; 2]>,
+    /// For dynamic power.
+    pub dynamic_power_draw: Option<[f64; 2]>,
+    /// For throughput.
+    pub throughput: Option<[f64; 2]>,
+    /// For latency.
+    pub latency: Option<[f64; 2]>,
+}
+
+/// The rows of a fit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RowsUsed {
+    /// Distinct points fitted.
+    pub points: usize,
+    /// SHA-256 over the model's rows as JSON lines in sorted order, so that their order does not matter.
+    pub sha256: String,
+}
+
+/// A model that could not be fitted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NotFitted {
+    /// Its name.
+    pub model: String,
+    /// Why, and what to do.
+    pub reason: String,
+}
+
+/// What a profile gave.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fitted {
+    /// Name of the GPU, where the rows say it.
+    pub gpu_name: Option<String>,
+    /// Base power, where it is known.
+    pub base: Option<BasePower>,
+    /// The models, in the order of the rows.
+    pub models: Vec<Model>,
+    /// Those that could not be fitted.
+    pub not_fitted: Vec<NotFitted>,
+}
+
+/// Fits all models of `rows`.
+///
+/// # Errors
+///
+/// [`FitError::SeveralGpus`] if the rows are of more than one kind of GPU, [`FitError::NoPoints`] without models,
+/// [`FitError::BadOption`] for a cap that is not positive; if no model can be fitted, the error of the first.
+pub fn fit_models(rows: &[ProfileRow], options: &FitOptions) -> Result<Fitted, FitError> {
+    if let Some(cap) = options.cap_w.filter(|w| !(w.is_finite() && *w > 0.0)) {
+        let (option, found) = ("power cap", format!("{cap} W"));
+        return Err(FitError::BadOption {
+            option,
+            found,
+            expected: "a positive number of watts, such as 300",
+        });
+    }
+    let mut gpus: Vec<&String> = rows.iter().filter_map(|r| r.gpu_name.as_ref()).collect();
+    gpus.sort();
+    gpus.dedup();
+    if gpus.len() > 1 {
+        let names = gpus.into_iter().cloned().collect::<Vec<_>>().join(", ");
+        return Err(FitError::SeveralGpus { names });
+    }
+    let gpu_name = gpus.first().map(|name| (*name).clone());
+    let base = options.base.clone().or_else(|| BasePower::of_rows(rows).ok());
+    let (mut models, mut not_fitted, mut first_error) = (Vec::new(), Vec::new(), None);
+    for name in models_of(rows) {
+        match fit_model(&name, rows, base.as_ref(), options) {
+            Ok(model) => models.push(model),
+            Err(error) => {
+                not_fitted.push(NotFitted { model: name, reason: error.to_string() });
+                first_error.get_or_insert(error);
+            }
+        }
+    }
+    if models.is_empty() {
+        return Err(first_error.unwrap_or(FitError::NoPoints { model: "profile".into() }));
+    }
+    Ok(Fitted { gpu_name, base, models, not_fitted })
+}
+
+fn fit_model(
+    name: &str,
+    rows: &[ProfileRow],
+    base: Option<&BasePower>,
+    options: &FitOptions,
+) -> Result<Model, FitError> {
+    let seen = Observations::of(name, rows);
+    let surfaces = fit_form(options.form, &seen, base, options.cap_w)?;
+    let ratios = cross_validate(&seen, base, options);
+    let mut notes = notes(&seen, base);
+    if ratios.is_none() {
+        notes.push(format!(
+            "{} points are too few to hold any out: no errors, no intervals",
+            seen.points.len()
+        ));
+    }
+    let ratios = ratios.unwrap_or_default();
+    let time = interval(&ratios, 2);
+    Ok(Model {
+        name: name.to_owned(),
+        surfaces,
+        ranges: Ranges::of(&seen),
+        held_out: errors_of(&ratios),
+        intervals: Intervals {
+            avg_power_draw: interval(&ratios, 0),
+            dynamic_power_draw: interval(&ratios, 1),
+            throughput: time.map(|[low, high]| [1.0 / high, 1.0 / low]),
+            latency: interval(&ratios, 3),
+        },
+        rows: RowsUsed { points: seen.points.len(), sha256: hash(name, rows) },
+        notes,
+    })
+}
+
+fn notes(seen: &Observations, base: Option<&BasePower>) -> Vec<String> {
+    let mut notes: Vec<String> = seen.dropped.iter().map(|d| format!("left out: {d}")).collect();
+    if let Some(reason) = &seen.dynamic_refused {
+        let instead = match base {
+            Some(_) => "used instead: avg_power_draw minus the base power of this file",
+            None => "no base power is known either, so dynamic power is not predicted",
+        };
+        notes.push(format!("{reason}; {instead}"));
+    }
+    let ranges = Ranges::of(seen);
+    let constant = [
+        ("clock", ranges.frequency_mhz[0] == ranges.frequency_mhz[1]),
+        ("batch size", ranges.batch[0] == ranges.batch[1]),
+        ("share", ranges.share[0] == ranges.share[1]),
+    ];
+    let only_one = |(what, _): (&str, bool)| {
+        format!("only one {what} was measured: the fit does not know what another one would change")
+    };
+    notes.extend(constant.into_iter().filter(|c| c.1).map(only_one));
+    notes
+}
+
+/// Held-out ratios over five folds, or leaving one out; `None` if there are too few points for either.
+fn cross_validate(
+    seen: &Observations,
+    base: Option<&BasePower>,
+    options: &FitOptions,
+) -> Option<Vec<Ratios>> {
+    let n = seen.points.len();
+    let order = shuffled(n, &mut stream(options.seed));
+    let folds = |k: usize| -> Option<Vec<Ratios>> {
+        let mut ratios = Vec::new();
+        for fold in 0..k {
+            let (out, within): (Vec<usize>, Vec<usize>) = (0..n).partition(|i| i % k == fold);
+            let pick = |places: Vec<usize>| seen.at(places.into_iter().map(|i| order[i]));
+            let (training, rest) = (pick(within), pick(out));
+            ratios.extend(held_out_ratios(&training, &rest, base, options.form, options.cap_w).ok()?);
+        }
+        Some(ratios)
+    };
+    folds(5.min(n)).or_else(|| folds(n))
+}
+
+/// Factors that hold 90 % of the ratios, by order statistics; they always include 1.
+fn interval(ratios: &[Ratios], figure: usize) -> Option<[f64; 2]> {
+    let mut all: Vec<f64> = ratios.iter().filter_map(|r| r[figure]).collect();
+    all.sort_by(f64::total_cmp);
+    let n = all.len();
+    let low = (0.05 * (n + 1) as f64).floor().max(1.0) as usize;
+    let (low, high) = (all.get(low - 1)?, all.get(n - low)?);
+    Some([low.min(1.0), high.max(1.0)])
+}
+
+fn hash(name: &str, rows: &[ProfileRow]) -> String {
+    let mut lines: Vec<String> =
+        rows.iter().filter(|r| r.model == name).filter_map(|r| serde_json::to_string(r).ok()).collect();
+    lines.sort_unstable();
+    Sha256::digest(lines.join("\n")).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl Ranges {
+    /// The span of the points; zeros without any.
+    pub fn of(seen: &Observations) -> Self {
+        let points = || seen.points.iter().map(|o| o.point);
+        let span = |value: fn(Point) -> u32| {
+            [points().map(value).min().unwrap_or_default(), points().map(value).max().unwrap_or_default()]
+        };
+        let shares = || points().map(|p| p.share.sms());
+        Self {
+            frequency_mhz: span(|p| p.frequency.0),
+            batch: span(|p| p.batch),
+            share: [shares().fold(1.0, f64::min), shares().fold(0.0, f64::max)],
+            mig: points().any(|p| matches!(p.share, Share::Slices(_))),
+            sms: points().any(|p| matches!(p.share, Share::Sms(_))),
+        }
+    }
+
+    /// Whether a point lies within the span and its kind of share was measured.
+    pub fn contain(&self, point: &Point) -> bool {
+        let within = |[low, high]: [u32; 2], v: u32| (low..=high).contains(&v);
+        let kind = match point.share {
+            Share::Slices(_) => self.mig,
+            Share::Sms(_) => self.sms,
+        };
+        let share = point.share.sms();
+        kind && within(self.frequency_mhz, point.frequency.0)
+            && within(self.batch, point.batch)
+            && share >= self.share[0] - 1e-9
+            && share <= self.share[1] + 1e-9
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_are_order_statistics_around_one() {
+        let ratios: Vec<Ratios> =
+            (1..=99).map(|i| [Some(0.5 + f64::from(i) / 100.0), None, None, None]).collect();
+        let [low, high] = interval(&ratios, 0).unwrap();
+        assert!((low - 0.55).abs() < 1e-9 && (high - 1.45).abs() < 1e-9, "{low} {high}");
+        assert_eq!(interval(&ratios, 1), None);
+        assert_eq!(interval(&[[Some(1.2); 4]], 0), Some([1.0, 1.2]));
+    }
+
+    #[test]
+    fn the_hash_knows_values_and_not_their_order() {
+        let rows = [ProfileRow::new("m", 1, 1.0, 500), ProfileRow::new("m", 2, 1.0, 500)];
+        let turned = [rows[1].clone(), rows[0].clone()];
+        assert_eq!(hash("m", &rows), hash("m", &turned));
+        assert_ne!(hash("m", &rows), hash("m", &rows[..1]));
+        assert_eq!(hash("m", &rows).len(), 64);
+    }
+}

@@ -1,0 +1,107 @@
+//! What a fitted model says about a point, with how sure it is.
+//!
+//! Rule: the central values come from the form; each is multiplied by the two factors of the model's intervals for
+//! the low and the high end of a 90 % interval. Throughput is batch / time of a batch.
+//!
+//! Cases: outside the ranges of the fit the answer is given and marked `extrapolated`; its interval says nothing about
+//! the distance. A figure that was never measured is absent, and so are the ends where no point could be held out.
+
+use serde::{Deserialize, Serialize};
+
+use crate::base::BasePower;
+use crate::error::PredictError;
+use crate::model_file::ModelFile;
+use crate::models::{Intervals, Model};
+use crate::point::{Point, Share};
+
+/// A value with its 90 % interval, in the unit of its figure.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Interval {
+    /// Central value.
+    pub value: f64,
+    /// 5 % of measurements lie below; absent if no point was held out.
+    pub low: Option<f64>,
+    /// 5 % of measurements lie above.
+    pub high: Option<f64>,
+}
+
+/// What a model says about a point.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Prediction {
+    /// Mean power of the whole GPU with this model alone on it, W.
+    pub avg_power_draw: Option<Interval>,
+    /// Power above the base, W.
+    pub dynamic_power_draw: Option<Interval>,
+    /// Items a second.
+    pub throughput: Interval,
+    /// Latency of a batch, ms.
+    pub latency: Option<Interval>,
+    /// Whether the point lies outside the ranges of the fit.
+    pub extrapolated: bool,
+}
+
+impl ModelFile {
+    /// What `model` does at a point.
+    ///
+    /// # Errors
+    ///
+    /// [`PredictError::UnknownModel`] with the names there are, [`PredictError::BadPoint`].
+    pub fn predict(&self, model: &str, point: &Point) -> Result<Prediction, PredictError> {
+        let found = self.model(model).ok_or_else(|| {
+            let names: Vec<&str> = self.models.iter().map(|m| m.name.as_str()).collect();
+            PredictError::UnknownModel { model: model.to_owned(), known: names.join(", ") }
+        })?;
+        found.predict(point, self.base.as_ref())
+    }
+}
+
+impl Model {
+    /// What this model does at a point of a GPU whose base power is `base`, the one of its fit.
+    ///
+    /// # Errors
+    ///
+    /// [`PredictError::BadPoint`] for a batch or clock of 0, a share outside (0, 1], a MIG instance that does not exist.
+    pub fn predict(&self, point: &Point, base: Option<&BasePower>) -> Result<Prediction, PredictError> {
+        let bad = |field, found: String, expected| {
+            Err(PredictError::BadPoint { model: self.name.clone(), field, found, expected })
+        };
+        match point.share {
+            _ if point.batch == 0 => return bad("batch_size", "0".into(), "at least 1"),
+            _ if point.frequency.0 == 0 => return bad("frequency", "0 MHz".into(), "an SM clock in MHz"),
+            Share::Sms(s) if !(s > 0.0 && s <= 1.0) => {
+                return bad("share", s.to_string(), "a share of the SMs above 0 and at most 1");
+            }
+            _ => {}
+        }
+        let Some(central) = self.surfaces.at(point, base) else {
+            let found = match point.share {
+                Share::Slices(n) => n.to_string(),
+                Share::Sms(s) => s.to_string(),
+            };
+            return bad("mig_slices", found, "1, 2, 3, 4 or 7");
+        };
+        let with = |value: f64, factors: Option<[f64; 2]>| Interval {
+            value,
+            low: factors.map(|f| f[0] * value),
+            high: factors.map(|f| f[1] * value),
+        };
+        let intervals = &self.intervals;
+        Ok(Prediction {
+            avg_power_draw: central.average_w.map(|v| with(v, intervals.avg_power_draw)),
+            dynamic_power_draw: central.dynamic_w.map(|v| with(v, intervals.dynamic_power_draw)),
+            throughput: with(1e3 * point.batch_items() / central.batch_time_ms, intervals.throughput),
+            latency: central.latency_ms.map(|v| with(v, intervals.latency)),
+            extrapolated: !self.ranges.contain(point),
+        })
+    }
+}
+
+impl Intervals {
+    /// Whether all factors are positive and around 1.
+    pub(crate) fn are_sound(&self) -> bool {
+        let all = [self.avg_power_draw, self.dynamic_power_draw, self.throughput, self.latency];
+        all.into_iter()
+            .flatten()
+            .all(|[low, high]| low > 0.0 && low <= 1.0 && high >= 1.0 && high.is_finite())
+    }
+}

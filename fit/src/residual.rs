@@ -1,0 +1,179 @@
+//! What a form leaves over, as a smooth correction in ln(batch), ln(share), ln(memory) and ln(clock).
+//!
+//! Rule: a Gaussian process with mean 0 on y = ln(measured / form). The covariance of two points is
+//! v · exp(−½ Σ ((x − x′) / length)²) over scaled variables, and noise · v on the diagonal. Lengths and noise have the greatest
+//! marginal likelihood on the points of the fit, found by coordinate search over fixed steps; v follows from them.
+//!
+//! Cases: far from all points the correction fades to none. A constant variable takes no part. Lengths and noise
+//! are chosen on at most [`CHOOSE_ON`] points, evenly taken, because the search costs their cube.
+//!
+//! Source: Rasmussen and Williams, *Gaussian Processes for Machine Learning*, 2.2 (prediction), 5.4.1 (marginal
+//! likelihood), with the scale v integrated out.
+
+use nalgebra::{Cholesky, DMatrix, DVector, Dyn};
+use serde::{Deserialize, Serialize};
+
+use crate::point::Point;
+
+/// Names of the variables, in order.
+pub const VARIABLES: [&str; 4] = ["ln_batch", "ln_share", "ln_memory", "ln_clock_ghz"];
+/// Points that lengths and noise are chosen on at most.
+pub const CHOOSE_ON: usize = 120;
+const LENGTHS: [f64; 8] = [0.25, 0.4, 0.65, 1.0, 1.6, 2.5, 5.0, 20.0];
+const NOISES: [f64; 7] = [1e-3, 1e-2, 0.03, 0.1, 0.3, 1.0, 10.0];
+
+/// A fitted correction.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Residual {
+    /// Length over which the correction changes, each variable, in the variable's own unit.
+    pub lengths: [f64; 4],
+    /// Noise over variance.
+    pub noise: f64,
+    /// The points of the fit, each with its variables.
+    pub points: Vec<[f64; 4]>,
+    /// One weight a point.
+    pub weights: Vec<f64>,
+}
+
+fn variables(point: &Point) -> Option<[f64; 4]> {
+    let (batch, share) = (point.batch_items().ln(), point.share.sms().ln());
+    Some([batch, share, point.share.memory()?.ln(), point.ghz().ln()])
+}
+
+impl Residual {
+    /// Fits (point, ln of measured over predicted); `None` with fewer than five points or without a finite answer.
+    pub(crate) fn fit(rows: &[(Point, f64)]) -> Option<Self> {
+        if rows.len() < 5 {
+            return None;
+        }
+        let points: Vec<[f64; 4]> = rows.iter().map(|(p, _)| variables(p)).collect::<Option<_>>()?;
+        let y: Vec<f64> = rows.iter().map(|r| r.1).collect();
+        let n = points.len();
+        let spread: [f64; 4] = [0, 1, 2, 3].map(|j| {
+            let mean = points.iter().map(|p| p[j]).sum::<f64>() / n as f64;
+            let spread = (points.iter().map(|p| (p[j] - mean).powi(2)).sum::<f64>() / n as f64).sqrt();
+            if spread > 1e-9 { spread } else { 1.0 }
+        });
+        let step = n.div_ceil(CHOOSE_ON);
+        let some: Vec<[f64; 4]> = points.iter().copied().step_by(step).collect();
+        let some_y: Vec<f64> = y.iter().copied().step_by(step).collect();
+        let at = |place: &[usize; 5]| -> ([f64; 4], f64) {
+            ([0, 1, 2, 3].map(|j| LENGTHS[place[j]] * spread[j]), NOISES[place[4]])
+        };
+        let likelihood = |place: &[usize; 5]| {
+            let (lengths, noise) = at(place);
+            log_likelihood(&some, &some_y, &lengths, noise).unwrap_or(f64::NEG_INFINITY)
+        };
+        let mut place = [4, 4, 4, 4, 3];
+        let mut best = likelihood(&place);
+        for _ in 0..6 {
+            let before = place;
+            for axis in 0..5 {
+                for value in 0..if axis < 4 { LENGTHS.len() } else { NOISES.len() } {
+                    let mut other = place;
+                    other[axis] = value;
+                    let found = likelihood(&other);
+                    if found > best + 1e-9 {
+                        (best, place) = (found, other);
+                    }
+                }
+            }
+            if place == before {
+                break;
+            }
+        }
+        let (lengths, noise) = at(&place);
+        let weights = decompose(&points, &lengths, noise)?.solve(&DVector::from_vec(y));
+        let fitted = Self { lengths, noise, points, weights: weights.iter().copied().collect() };
+        fitted.is_sound().then_some(fitted)
+    }
+
+    /// Factor on the form's value at a point; `None` for a MIG instance that does not exist.
+    pub fn factor(&self, point: &Point) -> Option<f64> {
+        let at = variables(point)?;
+        let sum: f64 =
+            self.points.iter().zip(&self.weights).map(|(p, w)| w * covariance(p, &at, &self.lengths)).sum();
+        // A correction beyond e^±1 says that the form does not fit, not how.
+        Some(sum.clamp(-1.0, 1.0).exp())
+    }
+
+    pub(crate) fn is_sound(&self) -> bool {
+        self.points.len() == self.weights.len()
+            && self.lengths.iter().all(|l| l.is_finite() && *l > 0.0)
+            && self.points.iter().flatten().chain(&self.weights).all(|v| v.is_finite())
+    }
+}
+
+fn covariance(a: &[f64; 4], b: &[f64; 4], lengths: &[f64; 4]) -> f64 {
+    let square: f64 = (0..4).map(|j| ((a[j] - b[j]) / lengths[j]).powi(2)).sum();
+    (-0.5 * square).exp()
+}
+
+fn decompose(points: &[[f64; 4]], lengths: &[f64; 4], noise: f64) -> Option<Cholesky<f64, Dyn>> {
+    let n = points.len();
+    let mut k = DMatrix::zeros(n, n);
+    for i in 0..n {
+        for j in 0..i {
+            let value = covariance(&points[i], &points[j], lengths);
+            k[(i, j)] = value;
+            k[(j, i)] = value;
+        }
+        k[(i, i)] = 1.0 + noise;
+    }
+    k.cholesky()
+}
+
+/// Up to a constant, with the variance at its best value.
+fn log_likelihood(points: &[[f64; 4]], y: &[f64], lengths: &[f64; 4], noise: f64) -> Option<f64> {
+    let n = y.len() as f64;
+    let y = DVector::from_column_slice(y);
+    let cholesky = decompose(points, lengths, noise)?;
+    let variance = y.dot(&cholesky.solve(&y)) / n;
+    let determinant = 2.0 * cholesky.l_dirty().diagonal().iter().map(|d| d.ln()).sum::<f64>();
+    Some(-0.5 * n * variance.max(1e-30).ln() - 0.5 * determinant)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch_time::tests::grid;
+
+    fn bump(point: &Point) -> f64 {
+        0.1 * point.batch_items().ln().sin() + 0.05 * point.ghz().ln()
+    }
+
+    #[test]
+    fn a_smooth_remainder_is_found_between_the_points() {
+        let all = grid();
+        let kept = all.iter().enumerate().filter(|(i, _)| i % 5 < 3);
+        let rows: Vec<_> = kept.map(|(_, p)| (*p, bump(p))).collect();
+        let fitted = Residual::fit(&rows).unwrap();
+        for point in &all {
+            assert!((fitted.factor(point).unwrap().ln() - bump(point)).abs() < 0.02, "{point:?}");
+        }
+    }
+
+    #[test]
+    fn noise_alone_is_hardly_corrected() {
+        // Low-discrepancy values have no neighbours that agree.
+        let noise = |i: usize| 0.1 * ((i as f64 * 0.618_034).fract() - 0.5);
+        let (odd, even): (Vec<_>, Vec<_>) = grid()
+            .into_iter()
+            .enumerate()
+            .map(|(i, p)| (i, (p, noise(i * i))))
+            .partition(|(i, _)| i % 2 == 1);
+        let rows: Vec<_> = odd.into_iter().map(|(_, r)| r).collect();
+        let fitted = Residual::fit(&rows).unwrap();
+        assert!(even.iter().all(|(_, (p, _))| fitted.factor(p).unwrap().ln().abs() < 0.05));
+    }
+
+    #[test]
+    fn few_points_and_constant_variables_are_no_trouble() {
+        let one_clock: Vec<_> =
+            grid().into_iter().filter(|p| p.frequency.0 == 810).map(|p| (p, 0.01)).collect();
+        assert!(Residual::fit(&one_clock).is_some());
+        assert!(Residual::fit(&one_clock[..4]).is_none());
+        let zero: Vec<_> = one_clock.iter().map(|(p, _)| (*p, 0.0)).collect();
+        assert!(Residual::fit(&zero).unwrap().factor(&grid()[0]).unwrap() == 1.0);
+    }
+}
