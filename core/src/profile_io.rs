@@ -44,14 +44,14 @@ pub struct Profile {
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
     /// The file system says no.
-    #[error("cannot {doing} `{}`: {source}", path.display())]
+    #[error("cannot {doing} `{}`: {cause}", path.display())]
     Io {
         /// What was tried: `read` or `write`.
         doing: &'static str,
         /// The file.
         path: PathBuf,
         /// Why not.
-        source: io::Error,
+        cause: io::Error,
     },
     /// The file as a whole is not a profile, or cannot become one; the text says what was expected.
     #[error("`{}`: {what}", path.display())]
@@ -93,7 +93,7 @@ impl ProfileError {
     }
 
     fn io(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
-        move |source| Self::Io { doing, path: path.into(), source }
+        move |cause| Self::Io { doing, path: path.into(), cause }
     }
 }
 

@@ -108,6 +108,11 @@ impl BasePower {
         self.0.get(&frequency_mhz).map(BaseParts::total_w)
     }
 
+    /// The parts at each known clock, MHz, ascending.
+    pub fn parts(&self) -> impl Iterator<Item = (u32, &BaseParts)> {
+        self.0.iter().map(|(mhz, parts)| (*mhz, parts))
+    }
+
     /// The clocks of the table, MHz, ascending.
     pub fn clocks(&self) -> impl Iterator<Item = u32> + '_ {
         self.0.keys().copied()

@@ -27,6 +27,9 @@ pub struct Plan {
     pub schema: u32,
     /// gpumon that wrote it.
     pub gpumon_version: String,
+    /// Whether any row that it was made from comes from a simulated GPU.
+    #[serde(default)]
+    pub simulated: bool,
     /// System that planned.
     pub system: String,
     /// Objective it planned for.
@@ -198,6 +201,7 @@ impl Plan {
         Self {
             schema: SCHEMA,
             gpumon_version: env!("CARGO_PKG_VERSION").into(),
+            simulated: problem.simulated,
             system: system.into(),
             objective: problem.cost.objective.name().into(),
             cost: gpus.iter().map(|g| g.cost).sum(),

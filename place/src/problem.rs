@@ -95,6 +95,8 @@ pub struct Problem {
     pub load: f64,
     /// What a GPU costs.
     pub cost: Cost,
+    /// Whether any row comes from a simulated GPU.
+    pub simulated: bool,
 }
 
 /// Why there is no problem to solve.
@@ -163,10 +165,11 @@ impl Problem {
             g_per_kwh: cluster.carbon_g_per_kwh.unwrap_or(published.g_per_kwh),
             pue: cluster.pue.unwrap_or(published.pue),
         };
+        let simulated = rows.iter().any(|row| row.simulated == Some(true));
         let total_rate_rps = models.iter().map(|m| m.rate_rps).sum();
         let cost = Cost { objective: ask.objective, carbon, total_rate_rps };
         let (gpu, geometry, load) = (cluster.gpu.clone(), SEVEN_SLICES, ask.load);
-        Ok(Self { gpu, sharing, geometry, models, clocks, gpus, load, cost })
+        Ok(Self { gpu, sharing, geometry, models, clocks, gpus, load, cost, simulated })
     }
 
     /// The same problem with every rate times `factor`; models that nothing can serve then keep no candidate.

@@ -6,6 +6,11 @@ use crate::cli::Command;
 
 mod devices;
 mod export;
+mod fit;
+mod inputs;
+mod place;
+mod predict;
+mod profile;
 mod record;
 mod recover;
 mod run;
@@ -28,5 +33,9 @@ pub fn run(command: &Command) -> Result<u8> {
         Command::Summary(args) => summary::run(args),
         Command::Export(args) => export::run(args),
         Command::Recover(args) => recover::run(args),
+        Command::Profile(args) => profile::run(args),
+        Command::Fit(args) => fit::run(args),
+        Command::Predict(args) => predict::run(args),
+        Command::Place(args) => place::run(args),
     }
 }

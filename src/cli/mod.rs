@@ -1,5 +1,7 @@
 //! The command line: arguments, their units and defaults, and nothing else.
 
+pub mod pipeline;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -37,6 +39,14 @@ pub enum Command {
     Export(ExportArgs),
     /// Make a killed recording whole
     Recover(RecoverArgs),
+    /// Sweep models over share, clock and batch size (simulated so far)
+    Profile(pipeline::ProfileArgs),
+    /// Fit models of batch time and power to profiles
+    Fit(pipeline::FitArgs),
+    /// Predict latency, throughput and power of given points, with 90 % intervals
+    Predict(pipeline::PredictArgs),
+    /// Place a workload's models on shared GPUs for least power, energy or carbon
+    Place(pipeline::PlaceArgs),
 }
 
 impl Command {

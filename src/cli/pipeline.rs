@@ -1,0 +1,139 @@
+//! Arguments of the stages after recording: profile, fit, predict, place.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use gpumon_place::cost::Objective;
+use gpumon_profile::design::Design;
+
+/// Arguments of `profile`.
+#[derive(Debug, Args)]
+pub struct ProfileArgs {
+    /// Workload file: the models to sweep, and the clocks
+    #[arg(short, long, value_name = "WORKLOAD.toml")]
+    pub workload: PathBuf,
+    /// Profile to make, `.parquet` or `.csv`; a stopped sweep of this name goes on
+    #[arg(short, long, value_name = "FILE")]
+    pub output: PathBuf,
+    /// Simulated GPU: `sim:a100` or `sim:FILE.toml`, on which a model called NAME runs the simulated model
+    /// NAME
+    #[arg(long, default_value = "sim:a100", value_name = "DEVICE")]
+    pub device: String,
+    /// `full`, or `lhs:F`: a Latin hypercube of the share F of all points
+    #[arg(long, default_value = "full", value_name = "DESIGN")]
+    pub design: Design,
+    /// Seed of the design
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub seed: u64,
+    /// MIG sizes, compute slices of seven
+    #[arg(long, value_delimiter = ',', default_value = "1,2,3,4,7", value_name = "LIST")]
+    pub slices: Vec<u8>,
+    /// Batch sizes, items
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32", value_name = "LIST")]
+    pub batches: Vec<u32>,
+}
+
+/// Arguments of `fit`.
+#[derive(Debug, Args)]
+pub struct FitArgs {
+    /// Profiles, Parquet or CSV
+    #[arg(required = true, value_name = "PROFILE")]
+    pub profiles: Vec<PathBuf>,
+    /// Model file to make (JSON)
+    #[arg(short, long, value_name = "MODELS.json")]
+    pub output: PathBuf,
+    /// Replace the model file if there is one
+    #[arg(long)]
+    pub force: bool,
+    /// Form of the surfaces
+    #[arg(long, value_enum, default_value_t = FormName::Corrected)]
+    pub form: FormName,
+    /// Base power by clock, CSV with frequency_mhz,static_w,fan_w,idle_w [default: idle rows of the profiles]
+    #[arg(long, value_name = "FILE.csv")]
+    pub base_power: Option<PathBuf>,
+    /// Power limit of the GPU, W: predictions are cut off there
+    #[arg(long, value_name = "W")]
+    pub cap_w: Option<f64>,
+    /// Also fit on this share of the points, five times, and print the errors on the others
+    #[arg(long, value_name = "F")]
+    pub holdout: Option<f64>,
+    /// How the share is drawn: by level index, or in physical units as EnerTune does
+    #[arg(long, value_enum, default_value_t = MappingName::Level)]
+    pub mapping: MappingName,
+    /// What was fitted and how well, as one JSON document on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Forms that `fit` knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum FormName {
+    /// Physical, times a Gaussian process on its residual
+    Corrected,
+    /// Launch floor, compute and memory terms; energy per item
+    Physical,
+    /// Degree 3 in clock, batch and slices, as published with EnerTune
+    Polynomial,
+}
+
+/// How points are drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum MappingName {
+    /// By level index, without loss
+    Level,
+    /// In physical units, rounded to the grid, repeats dropped
+    Physical,
+}
+
+/// Arguments of `predict`.
+#[derive(Debug, Args)]
+pub struct PredictArgs {
+    /// Model file
+    #[arg(value_name = "MODELS.json")]
+    pub models: PathBuf,
+    /// Points: CSV with model, batch_size, mig_slices or share, frequency; other columns are ignored
+    #[arg(long, value_name = "FILE.csv")]
+    pub points: PathBuf,
+}
+
+/// Arguments of `place`.
+#[derive(Debug, Args)]
+pub struct PlaceArgs {
+    /// Placement system
+    #[arg(long, default_value = "enertune", value_name = "S")]
+    pub system: String,
+    /// `power`, `energy`, `carbon` (as published), `average-power`, `energy-per-request`, `carbon-per-request`
+    #[arg(long, default_value = "energy-per-request", value_name = "OBJECTIVE")]
+    pub objective: Objective,
+    /// Workload file
+    #[arg(short, long, value_name = "WORKLOAD.toml")]
+    pub workload: PathBuf,
+    /// Model file to predict candidates from
+    #[arg(long, value_name = "MODELS.json", conflicts_with = "profile", required_unless_present = "profile")]
+    pub models: Option<PathBuf>,
+    /// Profiles to take candidates from; may be repeated
+    #[arg(long, value_name = "PROFILE")]
+    pub profile: Vec<PathBuf>,
+    /// Base power by clock, CSV with frequency_mhz,static_w,fan_w,idle_w [default: idle rows of the profiles, or
+    /// what the model file holds]
+    #[arg(long, value_name = "FILE.csv")]
+    pub base_power: Option<PathBuf>,
+    /// Batch sizes to choose from with --models, items
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32", value_name = "LIST")]
+    pub batches: Vec<u32>,
+    /// At most this many GPUs [default: the workload's, or as many as it takes]
+    #[arg(long, value_name = "N")]
+    pub gpus: Option<u32>,
+    /// Scale of every rate
+    #[arg(long, default_value_t = 1.0, value_name = "FACTOR", allow_negative_numbers = true)]
+    pub load: f64,
+    /// Plan to write (JSON); `-` is standard output
+    #[arg(short, long, default_value = "-", value_name = "PLAN.json")]
+    pub output: PathBuf,
+    /// Replace what is there
+    #[arg(long)]
+    pub force: bool,
+    /// Also write one script a GPU, which runs the plan and undoes it at the end, into this folder
+    #[arg(long, value_name = "FOLDER")]
+    pub emit_sh: Option<PathBuf>,
+}

@@ -1,0 +1,117 @@
+//! `gpumon fit`: models of batch time and power from profiles, with their errors.
+
+use std::fmt::Write as _;
+
+use anyhow::{Result, bail};
+use gpumon_core::units::Megahertz;
+use gpumon_fit::base::BasePower;
+use gpumon_fit::evaluate::{self, ErrorStats, Protocol, Quality};
+use gpumon_fit::fit::Form;
+use gpumon_fit::model_file::ModelFile;
+use gpumon_fit::models::{FitOptions, fit_models};
+use gpumon_fit::sample::Mapping;
+use serde::Serialize;
+
+use super::{DONE, inputs};
+use crate::cli::pipeline::{FitArgs, FormName, MappingName};
+use crate::output;
+
+/// Seeds of a held-out evaluation.
+const SEEDS: [u64; 5] = [1, 2, 3, 4, 5];
+
+#[derive(Serialize)]
+struct Report<'a> {
+    #[serde(flatten)]
+    file: &'a ModelFile,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    holdout: Option<&'a Quality>,
+}
+
+/// Fits, writes the model file, prints how good it is.
+pub fn run(args: &FitArgs) -> Result<u8> {
+    let rows = inputs::profiles(&args.profiles)?;
+    let base = args.base_power.as_deref().map(|path| {
+        let table: Vec<_> = inputs::base_power(path)?
+            .parts()
+            .map(|(mhz, parts)| (Megahertz(mhz), parts.static_w, parts.fan_w, parts.idle_w))
+            .collect();
+        anyhow::Ok(BasePower::of_table(&table)?)
+    });
+    let base = base.transpose()?;
+    let options = FitOptions {
+        form: form(args.form),
+        base: base.clone(),
+        cap_w: args.cap_w,
+        simulated: rows.iter().any(|row| row.simulated == Some(true)),
+        seed: SEEDS[0],
+    };
+    let holdout = args.holdout.map(|fraction| {
+        if !(fraction > 0.0 && fraction < 1.0) {
+            bail!("--holdout {fraction}: expected a share of the points between 0 and 1, such as 0.2");
+        }
+        let protocol = Protocol {
+            form: options.form,
+            mapping: mapping(args.mapping),
+            fraction,
+            seeds: SEEDS.to_vec(),
+            cap_w: args.cap_w,
+        };
+        let base = base.clone().or_else(|| BasePower::of_rows(&rows).ok());
+        Ok(evaluate::evaluate(&rows, base.as_ref(), &protocol)?)
+    });
+    let holdout = holdout.transpose()?;
+    let file = ModelFile::new(fit_models(&rows, &options)?, &options);
+    inputs::write(&args.output, args.force, &file.text()?)?;
+    if args.json {
+        output::print_json(&Report { file: &file, holdout: holdout.as_ref() })?;
+    } else {
+        output::print(&text(&file, holdout.as_ref()))?;
+    }
+    Ok(DONE)
+}
+
+fn form(name: FormName) -> Form {
+    match name {
+        FormName::Corrected => Form::Corrected,
+        FormName::Physical => Form::Physical,
+        FormName::Polynomial => Form::Polynomial,
+    }
+}
+
+fn mapping(name: MappingName) -> Mapping {
+    match name {
+        MappingName::Level => Mapping::Level,
+        MappingName::Physical => Mapping::Physical,
+    }
+}
+
+fn text(file: &ModelFile, holdout: Option<&Quality>) -> String {
+    let simulated = if file.simulated { " (simulated)" } else { "" };
+    let mut text = format!("fitted{simulated}; median error on points left out in turn, %\n");
+    let _ = writeln!(
+        text,
+        "{:<24} {:>7} {:>11} {:>13} {:>10}",
+        "model", "points", "total power", "dynamic power", "batch time"
+    );
+    let percent =
+        |e: &Option<ErrorStats>| e.as_ref().map_or("–".into(), |e| format!("{:.2}", e.median_pct));
+    for model in &file.models {
+        let errors = &model.held_out;
+        let _ = writeln!(
+            text,
+            "{:<24} {:>7} {:>11} {:>13} {:>10}",
+            model.name,
+            model.rows.points,
+            percent(&errors.total_power),
+            percent(&errors.dynamic_power),
+            percent(&errors.batch_time)
+        );
+    }
+    for missing in &file.not_fitted {
+        let _ = writeln!(text, "not fitted: {}: {}", missing.model, missing.reason);
+    }
+    if let Some(quality) = holdout {
+        let _ = write!(text, "\n{}", quality.table());
+    }
+    text
+}
