@@ -203,7 +203,7 @@ mod tests {
     #[test]
     fn values_that_cannot_be_are_named() {
         for (text, expected) in [
-            ("count = 0", &["`count`", "at least one"][..]),
+            ("count = 0", &["`count`", "from 1 to 1024"][..]),
             ("[power]\nidle_w = -3", &["`power.idle_w`", "-3", "from 0"]),
             ("[power]\ndynamic_full_w = nan", &["`power.dynamic_full_w`", "NaN"]),
             ("[power]\ndynamic_full_w = inf", &["`power.dynamic_full_w`", "inf"]),
