@@ -8,6 +8,7 @@
 //! header   recording.json: who recorded what, on which GPUs, and how it ended
 //! profile  the rows of a profile: one measured point of one model
 //! profile_io profile files, ours and published ones: read, checked, written whole
+//! timing   what was found out about a GPU's power sensors: periods, windows, lags
 //! share    how a model shares a GPU: MIG slices, an MPS percentage, SMs
 //! workload the workload file: what is to be served, on which GPUs
 //! geometry which MIG slices fit on a GPU together, and where
@@ -23,5 +24,6 @@ pub mod profile_io;
 pub mod rows;
 pub mod share;
 pub mod table;
+pub mod timing;
 pub mod units;
 pub mod workload;
