@@ -7,6 +7,7 @@ mod cmd;
 mod export;
 mod output;
 mod plot;
+mod report;
 mod signals;
 
 use std::process::ExitCode;

@@ -1,12 +1,30 @@
 //! Standard output, where a closed pipe is an end and not a failure.
 
 use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Result;
 use serde::Serialize;
 
-/// Writes text to standard output.
+/// Whether standard output is kept free for a document that comes later.
+static RESERVED: AtomicBool = AtomicBool::new(false);
+
+/// From now on [`print`] writes to standard error.
+pub fn reserve_stdout() {
+    RESERVED.store(true, Ordering::SeqCst);
+}
+
+/// Ends what [`reserve_stdout`] began.
+pub fn release_stdout() {
+    RESERVED.store(false, Ordering::SeqCst);
+}
+
+/// Writes text to standard output, or to standard error while standard output is reserved.
 pub fn print(text: &str) -> Result<()> {
+    if RESERVED.load(Ordering::SeqCst) {
+        note(text.trim_end_matches('\n'));
+        return Ok(());
+    }
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
     out.flush()?;

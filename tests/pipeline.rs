@@ -75,7 +75,7 @@ fn a_workload_becomes_a_plan() {
 
     for (source, name) in [("--profile p.parquet", "measured"), ("--models m.json", "predicted")] {
         desk.works(&format!(
-            "place -w w.toml {source} --objective average-power -o {name}.json --emit-sh {name}"
+            "place -w w.toml {source} --objective average-power -o {name}.json --emit sh --emit-to {name}"
         ));
         let plan = fs::read_to_string(desk.path().join(format!("{name}.json"))).unwrap();
         let plan: Value = serde_json::from_str(&plan).unwrap();
@@ -94,6 +94,30 @@ fn a_workload_becomes_a_plan() {
     desk.fails("place -w w.toml --models m.json -o measured.json", "--force");
     desk.fails("fit p.parquet -o m.json", "--force");
     desk.fails("profile -w w.toml -o p.parquet", "exists already");
+}
+
+#[test]
+fn a_sweep_can_be_recorded_and_held_out_points_seen() {
+    let desk = Desk::new();
+    desk.works("profile -w w.toml -o p.csv --design lhs:0.1 --record sweep");
+    let summary: Value = serde_json::from_str(&desk.works("summary sweep --json")).unwrap();
+    let rows = fs::read_to_string(desk.path().join("p.csv")).unwrap().lines().count() - 1;
+    assert_eq!(summary["events"]["mark"], rows, "a mark a row");
+    assert_eq!((&summary["simulated"], &summary["missed_ticks"]), (&true.into(), &0.into()));
+    desk.works("fit p.csv -o m.json --held-out h.csv");
+    let held_out = fs::read_to_string(desk.path().join("h.csv")).unwrap();
+    let (header, first) = (held_out.lines().next().unwrap(), held_out.lines().nth(1).unwrap());
+    assert!(
+        header.starts_with("model,batch_size,mig_slices,share,frequency,avg_power_draw,pred_avg_power_draw,")
+    );
+    let cells: Vec<&str> = first.split(',').collect();
+    let (measured, predicted): (f64, f64) = (cells[5].parse().unwrap(), cells[6].parse().unwrap());
+    assert!((predicted / measured - 1.0).abs() < 0.5, "{first}");
+    desk.fails("fit p.csv -o m2.json --held-out h.csv", "--force");
+    desk.fails("profile -w w.toml -o p2.csv --record sweep", "exists");
+    assert!(!desk.path().join("m2.json").exists() && !desk.path().join("p2.csv").exists());
+    fs::write(desk.path().join("p3.csv.journal"), "").unwrap();
+    desk.fails("profile -w w.toml -o p3.csv --record sweep3", "leave --record out");
 }
 
 #[test]
@@ -117,12 +141,34 @@ fn bad_files_are_named_with_line_and_column() {
     write("negative.csv", &format!("{header}m,1,1,900,50,-5,10,100\n"));
     write("short.csv", &format!("{header}m,1,1\n"));
     write("empty.csv", "");
+    write("nan.csv", &format!("{header}m,1,1,900,50,5,NaN,100\n"));
+    write("infinite.csv", &format!("{header}m,1,1,900,50,5,10,100\nm,2,1,900,50,5,inf,100\n"));
+    write("missing.csv", &format!("{header}m,1,1,900,50,5,10,\n"));
+    write("word.csv", &format!("{header}m,two,1,900,50,5,10,100\n"));
+    write("unknown.toml", &WORKLOAD.replace("bert-like", "no-such-model"));
+    write("nothing.toml", "[cluster]\ngpu = \"a100\"\n");
+    write("load.toml", &WORKLOAD.replace("rate_rps = 60\n", "rate_rps = 60\nmax_load = 0\n"));
+    desk.works("profile -w w.toml -o good.csv --design lhs:0.1");
+    desk.works("fit good.csv -o good.json --form physical");
     write("gpu.toml", &WORKLOAD.replace("a100", "b7"));
     write("future.json", "{\"schema\": 99, \"gpumon_version\": \"9.9\"}");
     for (args, says) in [
         ("fit negative.csv -o m.json", "line 2"),
         ("fit short.csv -o m.json", "line 2"),
         ("fit empty.csv -o m.json", "empty"),
+        ("fit nan.csv -o m.json", "line 2, column `throughput`"),
+        ("fit infinite.csv -o m.json", "line 3, column `throughput`"),
+        ("fit missing.csv -o m.json", "line 2, column `latency`"),
+        ("fit word.csv -o m.json", "line 2, column `batch_size`"),
+        (
+            "place -w unknown.toml --models good.json -o plan.json",
+            "no model `no-such-model`; it has resnet50-like",
+        ),
+        ("place -w unknown.toml --profile good.csv -o plan.json", "`no-such-model` has no usable row"),
+        ("profile -w unknown.toml -o p.csv", "sim:resnet50-like"),
+        ("place -w nothing.toml --profile good.csv -o plan.json", "no [[model]] is listed"),
+        ("place -w load.toml --profile good.csv -o plan.json", "max_load of `bert-like`"),
+        ("place -w w.toml --profile good.csv --emit sh", "--emit-to"),
         ("fit nowhere.csv -o m.json", "nowhere.csv"),
         ("place -w gpu.toml --profile negative.csv", "cluster.gpu"),
         ("place -w w.toml", "--models"),
@@ -133,5 +179,7 @@ fn bad_files_are_named_with_line_and_column() {
     ] {
         desk.fails(args, says);
     }
-    assert!(!desk.path().join("m.json").exists() && !desk.path().join("p.csv").exists());
+    for never in ["m.json", "p.csv", "plan.json", "plan-sh"] {
+        assert!(!desk.path().join(never).exists(), "{never}");
+    }
 }

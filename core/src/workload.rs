@@ -13,6 +13,7 @@
 //! name = "resnet50"
 //! latency_slo_ms = 47.6   # of one batch
 //! rate_rps = 1392.0       # items a second
+//! max_load = 1.0          # not scaled above this by a load; left out: scaled by any
 //! run = ["python3", "worker.py", "resnet50"]   # how its worker starts; an argv list, never a shell string
 //! ```
 //!
@@ -71,6 +72,8 @@ pub struct Model {
     pub latency_slo_ms: f64,
     /// Items a second.
     pub rate_rps: f64,
+    /// The highest load that its rate is scaled by; any if absent.
+    pub max_load: Option<f64>,
     /// How its worker starts: program and arguments.
     pub run: Option<Vec<String>>,
 }
@@ -139,6 +142,7 @@ impl Workload {
             }
             positive(&format!("latency_slo_ms of `{}`", model.name), Some(model.latency_slo_ms))?;
             positive(&format!("rate_rps of `{}`", model.name), Some(model.rate_rps))?;
+            positive(&format!("max_load of `{}`", model.name), model.max_load)?;
             if model.run.as_ref().is_some_and(Vec::is_empty) {
                 let key = format!("run of `{}`", model.name);
                 return Err(wrong(&key, &"empty", "a program and its arguments, or no such line"));

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::base::{BasePower, median};
 use crate::error::FitError;
 use crate::fit::{Central, Form, fit_form};
-use crate::point::{Observation, Observations};
+use crate::point::{Observation, Observations, Point};
 use crate::sample::{Mapping, sample};
 
 /// What is evaluated.
@@ -131,7 +131,9 @@ pub fn evaluate(
         for (i, training) in training.iter().enumerate() {
             let held_out = (0..seen[i].points.len()).filter(|k| draws[i].binary_search(k).is_err());
             let run = held_out_ratios(training, &seen[i].at(held_out), base, protocol.form, protocol.cap_w);
-            runs[i].push(run.map(|ratios| Run { trained_on: training.points.len(), ratios }));
+            let ratios =
+                |points: Vec<(Point, Central, Ratios)>| points.into_iter().map(|(.., r)| r).collect();
+            runs[i].push(run.map(|run| Run { trained_on: training.points.len(), ratios: ratios(run) }));
         }
     }
     let models: Vec<ModelQuality> = seen.iter().zip(runs).map(|(s, r)| model_quality(s, r)).collect();
@@ -157,17 +159,20 @@ fn draw(seen: &Observations, protocol: &Protocol, seed: u64) -> Result<Vec<usize
     sample(&coordinates, protocol.mapping, protocol.fraction, seed)
 }
 
-/// Fits `training` and compares with `held_out`.
+/// Fits `training` and compares with `held_out`, point by point.
 pub(crate) fn held_out_ratios(
     training: &Observations,
     held_out: &Observations,
     base: Option<&BasePower>,
     form: Form,
     cap_w: Option<f64>,
-) -> Result<Vec<Ratios>, FitError> {
+) -> Result<Vec<(Point, Central, Ratios)>, FitError> {
     let surfaces = fit_form(form, training, base, cap_w)?;
-    let ratios = |o: &Observation| Some(ratios_at(o, &surfaces.at(&o.point, base)?, base));
-    Ok(held_out.points.iter().filter_map(ratios).collect())
+    let compared = |o: &Observation| {
+        let central = surfaces.at(&o.point, base)?;
+        Some((o.point, central, ratios_at(o, &central, base)))
+    };
+    Ok(held_out.points.iter().filter_map(compared).collect())
 }
 
 fn ratios_at(o: &Observation, central: &Central, base: Option<&BasePower>) -> Ratios {

@@ -20,7 +20,7 @@ use sha2::{Digest, Sha256};
 use crate::base::BasePower;
 use crate::error::FitError;
 use crate::evaluate::{Errors, Ratios, errors_of, held_out_ratios, models_of};
-use crate::fit::{Form, Surfaces, fit_form};
+use crate::fit::{Central, Form, Surfaces, fit_form};
 use crate::point::{Observations, Point, Share};
 use crate::sample::{shuffled, stream};
 
@@ -116,6 +116,50 @@ pub struct Fitted {
     pub models: Vec<Model>,
     /// Those that could not be fitted.
     pub not_fitted: Vec<NotFitted>,
+    /// Every point as the fit on the other folds predicts it, model by model.
+    pub held_out: Vec<HeldOut>,
+}
+
+/// A point that was left out of a fit, and what the fit said of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HeldOut {
+    /// The model.
+    pub model: String,
+    /// Where.
+    pub point: Point,
+    /// Average power of the GPU, W.
+    pub average_w: Option<Compared>,
+    /// Power above the base, W.
+    pub dynamic_w: Option<Compared>,
+    /// Time of a batch, ms.
+    pub batch_time_ms: Option<Compared>,
+    /// The latency column, ms.
+    pub latency_ms: Option<Compared>,
+}
+
+/// A measured value and its prediction, in one unit.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Compared {
+    /// What was measured.
+    pub measured: f64,
+    /// What was predicted.
+    pub predicted: f64,
+}
+
+impl HeldOut {
+    fn new(model: &str, (point, central, ratios): &(Point, Central, Ratios)) -> Self {
+        let compared = |predicted: Option<f64>, ratio: Option<f64>| {
+            predicted.zip(ratio).map(|(predicted, r)| Compared { measured: predicted * r, predicted })
+        };
+        Self {
+            model: model.into(),
+            point: *point,
+            average_w: compared(central.average_w, ratios[0]),
+            dynamic_w: compared(central.dynamic_w, ratios[1]),
+            batch_time_ms: compared(Some(central.batch_time_ms), ratios[2]),
+            latency_ms: compared(central.latency_ms, ratios[3]),
+        }
+    }
 }
 
 /// Fits all models of `rows`.
@@ -142,10 +186,13 @@ pub fn fit_models(rows: &[ProfileRow], options: &FitOptions) -> Result<Fitted, F
     }
     let gpu_name = gpus.first().map(|name| (*name).clone());
     let base = options.base.clone().or_else(|| BasePower::of_rows(rows).ok());
-    let (mut models, mut not_fitted, mut first_error) = (Vec::new(), Vec::new(), None);
+    let (mut models, mut not_fitted, mut held_out, mut first_error) = (vec![], vec![], vec![], None);
     for name in models_of(rows) {
         match fit_model(&name, rows, base.as_ref(), options) {
-            Ok(model) => models.push(model),
+            Ok((model, points)) => {
+                models.push(model);
+                held_out.extend(points);
+            }
             Err(error) => {
                 not_fitted.push(NotFitted { model: name, reason: error.to_string() });
                 first_error.get_or_insert(error);
@@ -155,7 +202,7 @@ pub fn fit_models(rows: &[ProfileRow], options: &FitOptions) -> Result<Fitted, F
     if models.is_empty() {
         return Err(first_error.unwrap_or(FitError::NoPoints { model: "profile".into() }));
     }
-    Ok(Fitted { gpu_name, base, models, not_fitted })
+    Ok(Fitted { gpu_name, base, models, not_fitted, held_out })
 }
 
 fn fit_model(
@@ -163,20 +210,22 @@ fn fit_model(
     rows: &[ProfileRow],
     base: Option<&BasePower>,
     options: &FitOptions,
-) -> Result<Model, FitError> {
+) -> Result<(Model, Vec<HeldOut>), FitError> {
     let seen = Observations::of(name, rows);
     let surfaces = fit_form(options.form, &seen, base, options.cap_w)?;
-    let ratios = cross_validate(&seen, base, options);
+    let compared = cross_validate(&seen, base, options);
     let mut notes = notes(&seen, base);
-    if ratios.is_none() {
+    if compared.is_none() {
         notes.push(format!(
             "{} points are too few to hold any out: no errors, no intervals",
             seen.points.len()
         ));
     }
-    let ratios = ratios.unwrap_or_default();
+    let compared = compared.unwrap_or_default();
+    let held_out = compared.iter().map(|c| HeldOut::new(name, c)).collect();
+    let ratios: Vec<Ratios> = compared.into_iter().map(|(.., ratios)| ratios).collect();
     let time = interval(&ratios, 2);
-    Ok(Model {
+    let model = Model {
         name: name.to_owned(),
         surfaces,
         ranges: Ranges::of(&seen),
@@ -189,7 +238,8 @@ fn fit_model(
         },
         rows: RowsUsed { points: seen.points.len(), sha256: hash(name, rows) },
         notes,
-    })
+    };
+    Ok((model, held_out))
 }
 
 fn notes(seen: &Observations, base: Option<&BasePower>) -> Vec<String> {
@@ -214,23 +264,23 @@ fn notes(seen: &Observations, base: Option<&BasePower>) -> Vec<String> {
     notes
 }
 
-/// Held-out ratios over five folds, or leaving one out; `None` if there are too few points for either.
+/// Held-out points over five folds, or leaving one out; `None` if there are too few points for either.
 fn cross_validate(
     seen: &Observations,
     base: Option<&BasePower>,
     options: &FitOptions,
-) -> Option<Vec<Ratios>> {
+) -> Option<Vec<(Point, Central, Ratios)>> {
     let n = seen.points.len();
     let order = shuffled(n, &mut stream(options.seed));
-    let folds = |k: usize| -> Option<Vec<Ratios>> {
-        let mut ratios = Vec::new();
+    let folds = |k: usize| {
+        let mut compared = Vec::new();
         for fold in 0..k {
             let (out, within): (Vec<usize>, Vec<usize>) = (0..n).partition(|i| i % k == fold);
             let pick = |places: Vec<usize>| seen.at(places.into_iter().map(|i| order[i]));
             let (training, rest) = (pick(within), pick(out));
-            ratios.extend(held_out_ratios(&training, &rest, base, options.form, options.cap_w).ok()?);
+            compared.extend(held_out_ratios(&training, &rest, base, options.form, options.cap_w).ok()?);
         }
-        Some(ratios)
+        Some(compared)
     };
     folds(5.min(n)).or_else(|| folds(n))
 }

@@ -2,14 +2,12 @@
 //!
 //! Rule: a workload, a profile and base powers make a problem; the load scales every model's rate.
 //! Cases: clocks are the workload's list, or those of the profile; each must have a base power. The GPU count is
-//! [`Ask::gpus`], else the workload's, else free. A model with a `max_load` is not scaled above it.
+//! [`Ask::gpus`], else the workload's, else free. A model of the workload with a `max_load` is not scaled above that.
 //! A model that no candidate can serve is an error that names it, what binds and the nearest achievable.
 //! Not done: choosing anything.
 //!
 //! Source: EnerTune (SOSP'26) for loads of 25 to 125 % of the rate; its artifact does not scale resnet50, gpt and its
 //! two diffusion models above 100 %.
-
-use std::collections::BTreeMap;
 
 use gpumon_core::geometry::{MigGeometry, SEVEN_SLICES};
 use gpumon_core::profile::ProfileRow;
@@ -34,8 +32,6 @@ pub struct Ask<'a> {
     pub gpus: Option<u32>,
     /// Scale of every rate; 1 is the workload's.
     pub load: f64,
-    /// The highest load of single models, by name; others follow `load`.
-    pub max_load: BTreeMap<String, f64>,
 }
 
 impl<'a> Ask<'a> {
@@ -46,7 +42,7 @@ impl<'a> Ask<'a> {
         base: &'a BasePower,
         objective: Objective,
     ) -> Self {
-        Self { workload, rows, base, objective, gpus: None, load: 1.0, max_load: BTreeMap::new() }
+        Self { workload, rows, base, objective, gpus: None, load: 1.0 }
     }
 }
 
@@ -119,9 +115,6 @@ pub enum ProblemError {
     /// The bound on GPUs is 0.
     #[error("0 GPUs serve nothing; ask for at least 1, or for as many as it takes")]
     NoGpus,
-    /// A highest load is set for a model that is not there.
-    #[error("a highest load is set for `{0}`, which the workload does not list")]
-    UnknownModel(String),
 }
 
 fn join(list: &[Infeasible]) -> String {
@@ -133,7 +126,9 @@ impl Problem {
     pub fn new(ask: &Ask) -> Result<Self, ProblemError> {
         let Ask { workload, rows, base, .. } = ask;
         let cluster = &workload.cluster;
-        check_loads(ask)?;
+        if !(ask.load.is_finite() && ask.load > 0.0) {
+            return Err(ProblemError::Load(ask.load));
+        }
         let gpus = ask.gpus.or(cluster.gpus);
         if gpus == Some(0) {
             return Err(ProblemError::NoGpus);
@@ -144,7 +139,7 @@ impl Problem {
         let mut infeasible = Vec::new();
         let mut models = Vec::new();
         for model in &workload.models {
-            let load = ask.max_load.get(&model.name).map_or(ask.load, |max| ask.load.min(*max));
+            let load = model.max_load.map_or(ask.load, |max| ask.load.min(max));
             let (latency_slo_ms, rate_rps) = (model.latency_slo_ms, model.rate_rps * load);
             let candidates = candidate::of_model(&model.name, rows, sharing, &SEVEN_SLICES, allowed);
             let feasible: Vec<usize> =
@@ -191,19 +186,6 @@ impl Problem {
     }
 }
 
-fn check_loads(ask: &Ask) -> Result<(), ProblemError> {
-    for (name, _) in ask.max_load.iter() {
-        if !ask.workload.models.iter().any(|m| &m.name == name) {
-            return Err(ProblemError::UnknownModel(name.clone()));
-        }
-    }
-    let bad = |l: &f64| !(l.is_finite() && *l > 0.0);
-    match std::iter::once(&ask.load).chain(ask.max_load.values()).copied().find(bad) {
-        Some(load) => Err(ProblemError::Load(load)),
-        None => Ok(()),
-    }
-}
-
 fn clocks(
     workload: &Workload,
     rows: &[ProfileRow],
@@ -245,11 +227,11 @@ mod tests {
         rows: &[ProfileRow],
         text: &str,
     ) -> Result<Problem, ProblemError> {
-        let workload = Workload::parse(text).unwrap();
+        let mut workload = Workload::parse(text).unwrap();
+        workload.models[0].max_load = max;
         let base = BasePower::parse("frequency_mhz,static_w,fan_w,idle_w\n600,1,2,3\n").unwrap();
         let mut ask = Ask::new(&workload, rows, &base, Objective::Power);
         ask.load = load;
-        ask.max_load.extend(max.map(|max| ("m".to_owned(), max)));
         Problem::new(&ask)
     }
 
@@ -273,6 +255,5 @@ mod tests {
         let chosen = WORKLOAD.replace("[[model]]", "frequencies_mhz = [600]\n[[model]]");
         assert_eq!(problem(1.0, None, &[row(600), row(690)], &chosen).unwrap().clocks, [(600, 6.0)]);
         assert!(matches!(problem(f64::NAN, None, &[row(600)], WORKLOAD), Err(ProblemError::Load(_))));
-        assert_eq!(problem(1.0, Some(0.0), &[row(600)], WORKLOAD).unwrap_err(), ProblemError::Load(0.0));
     }
 }

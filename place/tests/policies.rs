@@ -47,10 +47,24 @@ fn a_bound_is_kept_or_the_nearest_is_named() {
         assert!(error.to_string().contains("the number of GPUs binds"), "{error}");
         let bound = made_up(Objective::Power, Some(nearest as u32));
         assert_eq!(place(&bound, policy.name()).unwrap().gpus.len(), nearest);
-        let lower = problem.with_rates_times(rates_that_fit.unwrap());
-        assert_eq!(place(&lower, policy.name()).unwrap().gpus.len(), 1);
+        if let Some(part) = rates_that_fit {
+            let lower = problem.with_rates_times(part);
+            assert_eq!(place(&lower, policy.name()).unwrap().gpus.len(), 1);
+        }
     }
     assert!(place(&made_up(Objective::Power, None), "best").unwrap_err().to_string().contains("enertune"));
+}
+
+#[test]
+fn what_shares_costs_no_more_than_what_does_not() {
+    for &objective in OBJECTIVES {
+        let problem = made_up(objective, None);
+        let alone = place(&problem, "dedicated").unwrap();
+        assert_eq!(alone.gpus.len(), problem.models.len());
+        let top = problem.clocks.last().unwrap().0;
+        assert!(alone.gpus.iter().any(|g| g.frequency_mhz == top));
+        assert!(place(&problem, "enertune").unwrap().cost <= alone.cost, "{objective}");
+    }
 }
 
 #[test]

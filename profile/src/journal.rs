@@ -77,7 +77,7 @@ pub(crate) struct Journal {
 }
 
 /// The journal of an output.
-pub(crate) fn path_of(output: &Path) -> PathBuf {
+pub fn path_of(output: &Path) -> PathBuf {
     let mut name = output.as_os_str().to_owned();
     name.push(".journal");
     PathBuf::from(name)

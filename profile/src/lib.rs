@@ -22,7 +22,7 @@ pub mod space;
 pub mod sweep;
 pub mod workload;
 
-pub use journal::JournalError;
+pub use journal::{JournalError, path_of as journal_of};
 
 #[cfg(test)]
 mod tests;

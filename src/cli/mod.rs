@@ -27,6 +27,8 @@ const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 usage, 3 done with los
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// The whole pipeline on a simulated A100: sweep, record, fit, place; a table and a page with pictures
+    Demo(DemoArgs),
     /// List GPUs: identity, limits, clocks, which sensors work
     Devices(DevicesArgs),
     /// Sample until Ctrl-C, for a duration, or until a process ends
@@ -69,6 +71,17 @@ pub struct DeviceArgs {
     /// those that CUDA_VISIBLE_DEVICES leaves the command]
     #[arg(long, value_name = "LIST")]
     pub gpu: Option<String>,
+}
+
+/// Arguments of `demo`.
+#[derive(Debug, Args)]
+pub struct DemoArgs {
+    /// Folder for everything that the pipeline makes; that of an earlier demo is made anew
+    #[arg(short, long, value_name = "FOLDER", default_value = "gpumon-demo")]
+    pub output: PathBuf,
+    /// The table as one JSON document on standard output; what the steps print goes to standard error
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Arguments of `devices`.

@@ -31,6 +31,9 @@ pub struct ProfileArgs {
     /// Batch sizes, items
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32", value_name = "LIST")]
     pub batches: Vec<u32>,
+    /// Also record the GPU while the sweep runs, into this folder, with a mark at the end of each row
+    #[arg(long, value_name = "NAME")]
+    pub record: Option<PathBuf>,
 }
 
 /// Arguments of `fit`.
@@ -60,6 +63,9 @@ pub struct FitArgs {
     /// How the share is drawn: by level index, or in physical units as EnerTune does
     #[arg(long, value_enum, default_value_t = MappingName::Level)]
     pub mapping: MappingName,
+    /// Also write each point as a fit without it predicts it: CSV with measured and pred_ columns
+    #[arg(long, value_name = "FILE.csv")]
+    pub held_out: Option<PathBuf>,
     /// What was fitted and how well, as one JSON document on standard output
     #[arg(long)]
     pub json: bool,
@@ -133,7 +139,17 @@ pub struct PlaceArgs {
     /// Replace what is there
     #[arg(long)]
     pub force: bool,
-    /// Also write one script a GPU, which runs the plan and undoes it at the end, into this folder
-    #[arg(long, value_name = "FOLDER")]
-    pub emit_sh: Option<PathBuf>,
+    /// Also write what runs the plan
+    #[arg(long, value_enum, value_name = "WHAT")]
+    pub emit: Option<EmitKind>,
+    /// Folder for what --emit writes [default: the plan's name with -sh in place of .json]
+    #[arg(long, value_name = "FOLDER", requires = "emit")]
+    pub emit_to: Option<PathBuf>,
+}
+
+/// What `place --emit` writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum EmitKind {
+    /// A shell script a GPU: sets clock and partitions, starts the workers, undoes all of it at the end
+    Sh,
 }

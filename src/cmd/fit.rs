@@ -8,7 +8,8 @@ use gpumon_fit::base::BasePower;
 use gpumon_fit::evaluate::{self, ErrorStats, Protocol, Quality};
 use gpumon_fit::fit::Form;
 use gpumon_fit::model_file::ModelFile;
-use gpumon_fit::models::{FitOptions, fit_models};
+use gpumon_fit::models::{Compared, FitOptions, HeldOut, fit_models};
+use gpumon_fit::point::Share;
 use gpumon_fit::sample::Mapping;
 use serde::Serialize;
 
@@ -60,7 +61,13 @@ pub fn run(args: &FitArgs) -> Result<u8> {
         Ok(evaluate::evaluate(&rows, base.as_ref(), &protocol)?)
     });
     let holdout = holdout.transpose()?;
-    let file = ModelFile::new(fit_models(&rows, &options)?, &options);
+    let fitted = fit_models(&rows, &options)?;
+    let held_out =
+        args.held_out.as_ref().map(|path| anyhow::Ok((path, csv(&fitted.held_out)?))).transpose()?;
+    let file = ModelFile::new(fitted, &options);
+    if let Some((path, csv)) = held_out {
+        inputs::write(path, args.force, &csv)?;
+    }
     inputs::write(&args.output, args.force, &file.text()?)?;
     if args.json {
         output::print_json(&Report { file: &file, holdout: holdout.as_ref() })?;
@@ -68,6 +75,29 @@ pub fn run(args: &FitArgs) -> Result<u8> {
         output::print(&text(&file, holdout.as_ref()))?;
     }
     Ok(DONE)
+}
+
+/// The held-out points as CSV; what is unknown is empty.
+fn csv(points: &[HeldOut]) -> Result<String> {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    let figures = ["avg_power_draw", "dynamic_power_draw", "batch_time", "latency"];
+    let columns = figures.iter().flat_map(|f| [(*f).to_owned(), format!("pred_{f}")]);
+    let keys = ["model", "batch_size", "mig_slices", "share", "frequency"].map(str::to_owned);
+    writer.write_record(keys.into_iter().chain(columns))?;
+    for HeldOut { model, point, average_w, dynamic_w, batch_time_ms, latency_ms } in points {
+        let (slices, share) = match point.share {
+            Share::Slices(n) => (n.to_string(), point.share.sms().to_string()),
+            Share::Sms(share) => (String::new(), share.to_string()),
+        };
+        let keys = [model.clone(), point.batch.to_string(), slices, share, point.frequency.0.to_string()];
+        let both = |c: &Option<Compared>| match c {
+            Some(c) => [c.measured.to_string(), c.predicted.to_string()],
+            None => [String::new(), String::new()],
+        };
+        let figures = [average_w, dynamic_w, batch_time_ms, latency_ms];
+        writer.write_record(keys.into_iter().chain(figures.into_iter().flat_map(both)))?;
+    }
+    Ok(String::from_utf8(writer.into_inner()?)?)
 }
 
 fn form(name: FormName) -> Form {

@@ -4,6 +4,7 @@ use anyhow::Result;
 
 use crate::cli::Command;
 
+mod demo;
 mod devices;
 mod export;
 mod fit;
@@ -27,6 +28,7 @@ const INTERRUPTED: u8 = 130;
 /// Runs a command and answers with its exit code.
 pub fn run(command: &Command) -> Result<u8> {
     match command {
+        Command::Demo(args) => demo::run(args),
         Command::Devices(args) => devices::run(args),
         Command::Record(args) => record::run(args),
         Command::Run(args) => run::run(args),

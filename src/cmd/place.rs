@@ -16,11 +16,12 @@ use gpumon_place::policy;
 use gpumon_place::problem::{Ask, Problem};
 
 use super::{DONE, inputs};
-use crate::cli::pipeline::PlaceArgs;
+use crate::cli::pipeline::{EmitKind, PlaceArgs};
 use crate::output::{self, note};
 
 /// Places, writes the plan and, if asked, its scripts.
 pub fn run(args: &PlaceArgs) -> Result<u8> {
+    let scripts_to = args.emit.map(|EmitKind::Sh| scripts_folder(args)).transpose()?;
     let workload = inputs::workload(&args.workload)?;
     let given = args.base_power.as_deref().map(inputs::base_power).transpose()?;
     let (rows, base) = match &args.models {
@@ -47,14 +48,29 @@ pub fn run(args: &PlaceArgs) -> Result<u8> {
         inputs::write(&args.output, args.force, &json)?;
     }
     note(summary(&plan));
-    if let Some(folder) = &args.emit_sh {
-        std::fs::create_dir_all(folder)
+    if let Some(folder) = scripts_to {
+        std::fs::create_dir_all(&folder)
             .with_context(|| format!("cannot make the folder `{}`", folder.display()))?;
         for script in sh::scripts(&plan, &workload)? {
             inputs::write(&folder.join(&script.name), args.force, &script.text)?;
         }
     }
     Ok(DONE)
+}
+
+/// Where the scripts go: beside the plan, unless another folder is named.
+fn scripts_folder(args: &PlaceArgs) -> Result<PathBuf> {
+    match (&args.emit_to, args.output.file_stem()) {
+        (Some(folder), _) => Ok(folder.clone()),
+        (None, Some(stem)) if args.output != Path::new("-") => {
+            let mut name = stem.to_owned();
+            name.push("-sh");
+            Ok(args.output.with_file_name(name))
+        }
+        _ => bail!(
+            "--emit sh: the plan goes to standard output, so name a folder for the scripts with --emit-to"
+        ),
+    }
 }
 
 fn input(path: &PathBuf) -> Result<Input> {
@@ -65,10 +81,11 @@ fn input(path: &PathBuf) -> Result<Input> {
 fn summary(plan: &Plan) -> String {
     let total = &plan.total;
     format!(
-        "{}{}: {} GPUs, {:.1} W while all models run, {:.1} W on average, {:.4} J a request; {} {:.6} {}",
+        "{}{}: {} GPU{}, {:.1} W while all models run, {:.1} W on average, {:.4} J a request; {} {:.6} {}",
         plan.system,
         if plan.simulated { " (from simulated GPUs)" } else { "" },
         total.gpus_used,
+        if total.gpus_used == 1 { "" } else { "s" },
         total.power_w,
         total.average_power_w,
         total.energy_per_request_j,

@@ -2,27 +2,35 @@
 //!
 //! So far on simulated GPUs, whose time is virtual: a sweep of hours takes seconds.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context as _, Result, bail};
 use gpumon_core::clock::{Clock, RealClock, VirtualClock};
+use gpumon_core::profile::ProfileRow;
+use gpumon_core::rows::EventKind;
 use gpumon_core::share::Share;
 use gpumon_core::units::Megahertz;
-use gpumon_monitor::device::{Device, sim};
+use gpumon_monitor::device::Device;
+use gpumon_monitor::device::sim::{self, SimDevice};
+use gpumon_monitor::record::{Alongside, Session};
+use gpumon_monitor::store::Store;
 use gpumon_profile::protocol::{Bench, Protocol};
 use gpumon_profile::space::Space;
 use gpumon_profile::sweep::{Plan, Sweep};
 use gpumon_profile::workload::{self, Context};
-use indicatif::ProgressBar;
+use indicatif::{ProgressBar, ProgressStyle};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use super::{DONE, INTERRUPTED, inputs};
+use super::{DONE, INTERRUPTED, inputs, session};
 use crate::cli::pipeline::ProfileArgs;
 use crate::output::note;
 
 /// Clocks of the sweep where the workload names none.
 const CLOCKS: usize = 8;
+/// Rate of the fast lane of a recording beside the sweep, Hz.
+const RECORD_HZ: f64 = 10.0;
 
 /// Sweeps; a stopped sweep goes on when it is started again.
 pub fn run(args: &ProfileArgs) -> Result<u8> {
@@ -30,9 +38,19 @@ pub fn run(args: &ProfileArgs) -> Result<u8> {
         bail!("`{}`: only simulated GPUs can be swept so far; give --device sim:a100", args.device);
     };
     let workload = inputs::workload(&args.workload)?;
-    let virtual_clock: Arc<dyn Clock> = Arc::new(VirtualClock::new(RealClock.wall()));
-    let device =
-        sim::named(name, &virtual_clock)?.into_iter().next().context("no simulated GPU is described")?;
+    let virtual_clock = Arc::new(VirtualClock::new(RealClock.wall()));
+    let device = sim::named(name, &(virtual_clock.clone() as Arc<dyn Clock>))?
+        .into_iter()
+        .next()
+        .context("no simulated GPU is described")?;
+    let recording = match &args.record {
+        Some(path) => Some(Arc::new(record(path, args, &device, &virtual_clock)?)),
+        None => None,
+    };
+    let clock: Arc<dyn Clock> = match &recording {
+        Some(recording) => recording.clone(),
+        None => virtual_clock,
+    };
     let supported = device.identity().sm_clocks.clone();
     let clocks = match &workload.cluster.frequencies_mhz {
         Some(mhz) => mhz.iter().copied().map(Megahertz).collect(),
@@ -40,7 +58,7 @@ pub fn run(args: &ProfileArgs) -> Result<u8> {
     };
     let shares: Vec<Share> = args.slices.iter().copied().map(Share::Mig).collect();
     let space = Space::new(&shares, &args.batches, &clocks, &supported)?;
-    let context = Context { clock: virtual_clock.clone(), sim: Some(device.clone()) };
+    let context = Context { clock: clock.clone(), sim: Some(device.clone()) };
     let mut workloads = workload
         .models
         .iter()
@@ -62,7 +80,7 @@ pub fn run(args: &ProfileArgs) -> Result<u8> {
     }
     let protocol = Protocol::default();
     let sweep = Sweep {
-        bench: Bench { protocol: &protocol, device: device.as_ref(), clock: virtual_clock.as_ref() },
+        bench: Bench { protocol: &protocol, device: device.as_ref(), clock: clock.as_ref() },
         workloads: &mut workloads,
         plan: &plan,
         output: &args.output,
@@ -79,11 +97,23 @@ pub fn run(args: &ProfileArgs) -> Result<u8> {
         cost.total_s / 3_600.0
     ));
     let bar = ProgressBar::new(plan.rows() as u64);
+    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} rows  {msg}") {
+        bar.set_style(style);
+    }
     let outcome = sweep.run(&mut |progress| {
         bar.set_position(progress.done as u64);
-        bar.set_message(progress.row.model.clone());
-    })?;
+        let left_min = progress.remaining_s / 60.0;
+        bar.set_message(format!("{}, {left_min:.0} min of GPU time left", progress.row.model));
+        if let Some(recording) = &recording {
+            recording.event(EventKind::Mark, &label(progress.row));
+        }
+    });
     bar.finish_and_clear();
+    drop((workloads, context, clock));
+    if let Some(recording) = recording.and_then(Arc::into_inner) {
+        recording.finish().context("the recording ended early")?;
+    }
+    let outcome = outcome?;
     for notice in &outcome.notices {
         note(format_args!("gpumon: {notice}"));
     }
@@ -106,6 +136,44 @@ pub fn run(args: &ProfileArgs) -> Result<u8> {
         args.output.display()
     ));
     Ok(DONE)
+}
+
+/// A recording of the GPU on the sweep's own clock.
+fn record(
+    path: &Path,
+    args: &ProfileArgs,
+    device: &Arc<SimDevice>,
+    clock: &Arc<VirtualClock>,
+) -> Result<Alongside> {
+    let journal = gpumon_profile::journal_of(&args.output);
+    if args.output.exists() {
+        bail!("`{}` exists already; remove it, or name another output", args.output.display());
+    }
+    if path.exists() {
+        bail!("`{}` exists already; give --record another name", path.display());
+    }
+    if journal.exists() {
+        bail!(
+            "`{}` holds a sweep that would go on, whose beginning cannot be recorded any more; leave --record out, or \
+             remove that file to begin anew",
+            journal.display()
+        );
+    }
+    let devices: [Arc<dyn Device>; 1] = [device.clone()];
+    let session = Session::prepare(&devices, clock.as_ref(), &session::config(RECORD_HZ))
+        .context("while its sensors were tried")?;
+    let store = Store::create(path, session.header().clone(), false)?;
+    Ok(Alongside::start(session, clock.clone(), store))
+}
+
+/// What a row measured, in a few words.
+fn label(row: &ProfileRow) -> String {
+    match row.mig_slices {
+        Some(slices) => {
+            format!("{}, batch {}, {slices} of 7, {} MHz", row.model, row.batch_size, row.frequency)
+        }
+        None => format!("{}, {} MHz", row.model, row.frequency),
+    }
 }
 
 /// Some clocks of those supported, the lowest and the highest among them.

@@ -51,18 +51,23 @@ pub fn start(args: &SampleArgs, scope: Scope) -> Result<Recorder> {
     }
     let devices = open(&args.device, scope)?;
     let clock: Arc<dyn Clock> = Arc::new(RealClock);
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let config = Config {
-        rate_hz: args.rate,
-        command: std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect(),
-        host: host.trim().to_owned(),
-    };
+    let config = config(args.rate);
     let session =
         Session::prepare(&devices, clock.as_ref(), &config).context("while its sensors were tried")?;
     let store = Store::create(&args.output, session.header().clone(), args.force)?;
     let recorder = Recorder::start(session, clock.clone(), store).context("cannot start threads")?;
     clock.sleep_until(recorder.origin());
     Ok(recorder)
+}
+
+/// What a recording made by this process says of itself.
+pub fn config(rate_hz: f64) -> Config {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    Config {
+        rate_hz,
+        command: std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect(),
+        host: host.trim().to_owned(),
+    }
 }
 
 /// Says what an end left behind; an error if the recording is not all there.

@@ -1,7 +1,6 @@
 //! The picture as SVG.
 //!
-//! Rule: drawn at twice the size at which it is shown, because the drawing library places points on whole
-//! pixels. The average is grey and thick, before the quick curve, blue and thin: told apart without colours, too.
+//! Rule: the average is grey and thick, before the quick curve, blue and thin: told apart without colours, too.
 
 use std::error::Error;
 
@@ -10,10 +9,9 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::decimate::{Curve, Point};
+use super::style::{FAINT, FONT_UNIT, GRID, INK, SCALE, font, label, printable, shown};
 use super::{Panel, Picture};
 
-/// Pixels drawn for one shown.
-const SCALE: u32 = 2;
 /// Width, pixels drawn.
 const WIDTH: u32 = 960 * SCALE;
 /// Height of title and legend.
@@ -22,16 +20,10 @@ const HEAD: u32 = 92 * SCALE;
 const PANEL: (u32, u32) = (330 * SCALE, 230 * SCALE);
 const MARGIN: i32 = 20 * SCALE as i32;
 
-const INK: RGBColor = RGBColor(0x22, 0x22, 0x22);
-const FAINT: RGBColor = RGBColor(0x66, 0x66, 0x66);
-const GRID: RGBColor = RGBColor(0xE4, 0xE4, 0xE4);
 const AVERAGE: RGBColor = RGBColor(0x5A, 0x5A, 0x5A);
 const QUICK: RGBColor = RGBColor(0x00, 0x72, 0xB2);
 const AVERAGE_WIDTH: u32 = 3 * SCALE;
 const QUICK_WIDTH: u32 = 3;
-
-/// The library writes sizes divided by this.
-const FONT_UNIT: f64 = 1.24;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
@@ -52,25 +44,7 @@ pub fn svg(picture: &Picture) -> Result<String> {
         }
         root.present()?;
     }
-    Ok(shown(&text, height, &format!("{}. {}", picture.title, picture.subtitle)))
-}
-
-/// The picture at the size at which it is shown, with a title for those who cannot see it.
-fn shown(text: &str, height: u32, title: &str) -> String {
-    let drawn = format!(r#"<svg width="{WIDTH}" height="{height}""#);
-    let shown = format!(r#"<svg width="{}" height="{}" role="img""#, WIDTH / SCALE, height / SCALE);
-    let title = printable(title).replace('&', "&amp;").replace('<', "&lt;");
-    text.replacen(&drawn, &shown, 1).replacen(">\n", &format!(">\n<title>{title}</title>\n"), 1)
-}
-
-/// Without the control characters that XML cannot hold.
-fn printable(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control() && !matches!(c, '\u{FFFE}' | '\u{FFFF}')).collect()
-}
-
-fn font(size: u32, color: &'static RGBColor) -> TextStyle<'static> {
-    let size = f64::from(size * SCALE) * FONT_UNIT;
-    TextStyle::from(("sans-serif", size).into_font()).color(color)
+    Ok(shown(&text, (WIDTH, height), &format!("{}. {}", picture.title, picture.subtitle)))
 }
 
 fn draw_head(area: &Area, picture: &Picture) -> Result<()> {
@@ -78,12 +52,13 @@ fn draw_head(area: &Area, picture: &Picture) -> Result<()> {
     let bold = FontDesc::new(FontFamily::SansSerif, f64::from(19 * SCALE) * FONT_UNIT, FontStyle::Bold);
     area.draw_text(&printable(&picture.title), &TextStyle::from(bold).color(&INK), (MARGIN, 16 * s))?;
     area.draw_text(&printable(&picture.subtitle), &font(13, &FAINT), (MARGIN, 42 * s))?;
-    let average = ("the driver's 1 s average".to_owned(), AVERAGE, AVERAGE_WIDTH);
+    let has_average = picture.panels.iter().any(|p| p.average.readings > 0);
+    let average = has_average.then(|| ("the driver's 1 s average".to_owned(), AVERAGE, AVERAGE_WIDTH));
     let span_us = picture.span.1 - picture.span.0;
     let quick =
         picture.panels.iter().find_map(|p| p.quick(span_us)).map(|(_, name)| (name, QUICK, QUICK_WIDTH));
     let mut x = MARGIN;
-    for (name, color, width) in std::iter::once(average).chain(quick) {
+    for (name, color, width) in average.into_iter().chain(quick) {
         let y = 76 * s;
         area.draw(&PathElement::new([(x, y), (x + 26 * s, y)], color.stroke_width(width)))?;
         let style = font(13, &INK).pos(Pos::new(HPos::Left, VPos::Center));
@@ -150,23 +125,5 @@ fn time_unit(span_us: i64) -> (&'static str, f64) {
         us if us >= 3 * 3_600_000_000 => ("h", 3.6e9),
         us if us >= 600_000_000 => ("min", 6e7),
         _ => ("s", 1e6),
-    }
-}
-
-/// A number without the digits that say nothing.
-#[allow(clippy::ptr_arg, reason = "the library's signature")]
-fn label(value: &f64) -> String {
-    let text = format!("{value:.3}");
-    let text = text.trim_end_matches('0').trim_end_matches('.');
-    if text.is_empty() || text == "-0" { "0".into() } else { text.into() }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn labels_are_short() {
-        assert_eq!([0.0, -0.0, 2.5, 600.0, 0.125].map(|v| label(&v)), ["0", "0", "2.5", "600", "0.125"]);
     }
 }

@@ -1,6 +1,6 @@
-//! Pictures: power over time, the driver's average beside the ring's readings.
+//! Pictures: power over time (here), held-out points ([`held_out`]), a plan's GPUs ([`plan`]).
 //!
-//! Rule: one panel a GPU; at most four points a curve and pixel column, so that no peak is lost (see
+//! Power over time, the driver's average beside the ring's readings. Rule: one panel a GPU; at most four points a curve and pixel column, so that no peak is lost (see
 //! [`decimate`]), joined by straight lines. Where there are no ring readings the
 //! short-window (instant) power takes their place. Curves are cut where readings are missing for a second or
 //! three ticks. The picture is self-contained SVG on white; text stays text, in the reader's own sans-serif
@@ -19,6 +19,9 @@ use crate::export::rows::{OfGpu, Rows, Select};
 
 mod decimate;
 mod draw;
+pub mod held_out;
+pub mod plan;
+pub mod style;
 
 use decimate::{Columns, Curve, Decimator};
 

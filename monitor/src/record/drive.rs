@@ -54,30 +54,52 @@ pub(super) fn run(group: &mut LaneGroup, clock: &dyn Clock, end: &EndTime, out: 
     }
 }
 
-impl Session {
-    /// Runs all lanes on a virtual clock for `duration_us` from the origin. Each lane lives in its own
-    /// present, as on its own thread: a slow call makes only its own lane late.
-    pub fn simulate(&mut self, clock: &VirtualClock, duration_us: i64, out: &mut dyn Outbox) {
-        let end = self.origin.plus_us(duration_us);
-        let lanes: Vec<&mut Box<dyn Lane>> = self.lanes.iter_mut().flat_map(|g| &mut g.lanes).collect();
-        let mut lanes: Vec<_> = lanes.into_iter().map(|lane| (lane, MonoUs(i64::MIN))).collect();
+/// All lanes of a session on a virtual clock, moved on piece by piece. Each lane lives in its own present, as
+/// on its own thread: a slow call makes only its own lane late.
+pub(super) struct Simulation {
+    /// Each lane, and when its last call returned.
+    lanes: Vec<(Box<dyn Lane>, MonoUs)>,
+}
+
+impl Simulation {
+    pub(super) fn new(groups: Vec<LaneGroup>) -> Self {
+        let lanes = groups.into_iter().flat_map(|group| group.lanes);
+        Self { lanes: lanes.map(|lane| (lane, MonoUs(i64::MIN))).collect() }
+    }
+
+    /// Runs everything that is due before `until`. The clock is left where the last call ended.
+    pub(super) fn run_until(&mut self, clock: &VirtualClock, until: MonoUs, out: &mut dyn Outbox) {
         loop {
-            let next = lanes.iter().enumerate().min_by_key(|(_, (lane, free))| lane.due().max(*free));
+            let next = self.lanes.iter().enumerate().min_by_key(|(_, (lane, free))| lane.due().max(*free));
             let Some((index, (lane, free))) = next else { break };
             let now = lane.due().max(*free);
-            if now >= end {
+            if now >= until {
                 break;
             }
             clock.set(now);
-            if lanes[index].0.tick(clock, out) == Flow::Stop {
-                lanes.remove(index);
+            if self.lanes[index].0.tick(clock, out) == Flow::Stop {
+                self.lanes.remove(index);
             } else {
-                lanes[index].1 = clock.mono();
+                self.lanes[index].1 = clock.mono();
             }
         }
-        for (lane, free) in &mut lanes {
+    }
+
+    /// Finishes the lanes at `end`.
+    pub(super) fn finish(mut self, clock: &VirtualClock, end: MonoUs, out: &mut dyn Outbox) {
+        for (lane, free) in &mut self.lanes {
             clock.set(end.max(*free));
             lane.finish(clock, end, out);
         }
+    }
+}
+
+impl Session {
+    /// Runs all lanes on a virtual clock for `duration_us` from the origin.
+    pub fn simulate(&mut self, clock: &VirtualClock, duration_us: i64, out: &mut dyn Outbox) {
+        let end = self.origin.plus_us(duration_us);
+        let mut simulation = Simulation::new(std::mem::take(&mut self.lanes));
+        simulation.run_until(clock, end, out);
+        simulation.finish(clock, end, out);
     }
 }

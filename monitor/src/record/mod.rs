@@ -5,6 +5,7 @@
 //!   → Recorder::start   three threads a GPU (fast | slow | ring and counter) and one writer thread
 //!   → Recorder::stop    lanes finish, the writer closes the store; a lane that hangs is left behind
 //! Session::simulate  the same lanes, one at a time, on a virtual clock
+//! Alongside      the same again, beside something else that lives on that virtual clock
 //! ```
 //!
 //! Threads meet in one bounded channel. A sampler never waits for it: what does not fit is dropped,
@@ -20,11 +21,13 @@ use gpumon_core::units::{MonoUs, WallUs};
 use crate::device::{Device, ReadError, Sensors};
 use crate::lane::{CounterLane, CounterReader, FastLane, Lane, Live, RingLane, SlowLane};
 
+mod alongside;
 mod drive;
 mod recorder;
 mod usage;
 mod writer;
 
+pub use alongside::Alongside;
 pub use recorder::{Closed, Over, Recorder};
 
 /// What to record.

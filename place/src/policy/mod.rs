@@ -3,6 +3,7 @@
 //! Adding one: a file with a [`Policy`], one line in [`POLICIES`]; the tests in `tests/policies.rs` run over the
 //! list, and `docs/placing.md` shows it.
 
+pub mod dedicated;
 pub mod enertune;
 mod pack;
 
@@ -23,7 +24,7 @@ pub trait Policy: Sync {
 }
 
 /// Every system.
-pub const POLICIES: &[&dyn Policy] = &[&enertune::EnerTune::WHOLE];
+pub const POLICIES: &[&dyn Policy] = &[&enertune::EnerTune::WHOLE, &dedicated::Dedicated];
 
 /// Why there is no plan.
 #[derive(Debug, thiserror::Error, PartialEq)]

@@ -48,6 +48,9 @@ pub fn reference() -> Option<Reference> {
             "[[model]]\nname = \"{}\"\nlatency_slo_ms = {}\nrate_rps = {}\n",
             m["model"], m["latency_slo_ms"], m["rate_rps"]
         );
+        if CAPPED.contains(&m["model"].as_str()) {
+            text += "max_load = 1.0\n";
+        }
     }
     Some(Reference {
         rows,
@@ -72,8 +75,7 @@ fn row(m: &BTreeMap<String, String>) -> ProfileRow {
 
 impl Reference {
     pub fn ask(&self, objective: Objective, load: f64, gpus: Option<u32>) -> Ask<'_> {
-        let max_load = CAPPED.iter().map(|m| ((*m).to_owned(), 1.0)).collect();
-        Ask { load, gpus, max_load, ..Ask::new(&self.workload, &self.rows, &self.base, objective) }
+        Ask { load, gpus, ..Ask::new(&self.workload, &self.rows, &self.base, objective) }
     }
 
     pub fn problem(&self, objective: Objective, load: f64, gpus: Option<u32>) -> Problem {

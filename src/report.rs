@@ -1,0 +1,174 @@
+//! One self-contained HTML page: text, tables and SVG pictures, without scripts or anything fetched.
+//!
+//! Rule: everything that comes from a file is escaped; whatever was simulated says so at the top and under each
+//! picture's heading.
+//! Not done here: pages of single files.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use gpumon_monitor::store::Reader;
+use gpumon_place::plan::Plan;
+use serde::Deserialize;
+
+use crate::export::rows::Select;
+use crate::plot::held_out::Figure;
+use crate::plot::style::escape;
+use crate::plot::{self, held_out, plan};
+
+/// Length of the piece of the recording that is shown beside the whole, µs.
+const PIECE_US: i64 = 120_000_000;
+
+const STYLE: &str = "body{font-family:sans-serif;color:#222;max-width:980px;margin:2em auto;padding:0 1em;line-height:1.45}\
+    h1{margin-bottom:0}h2{margin-top:2em}h3{margin-bottom:.3em}\
+    .simulated{background:#fff3cd;border:1px solid #e0c36a;padding:.4em .8em}\
+    pre{background:#f6f6f6;padding:.8em;overflow-x:auto;font-size:13px}svg{max-width:100%;height:auto}";
+
+/// What the pipeline left behind, each stage's file.
+pub struct Pipeline<'a> {
+    /// Recording of the sweep.
+    pub recording: &'a Path,
+    /// Held-out points of the fit, CSV.
+    pub held_out: &'a Path,
+    /// Plans, a load each.
+    pub plans: &'a [Plan],
+    /// Table of the plans, as text.
+    pub table: &'a str,
+    /// The command lines that made all this.
+    pub commands: &'a [String],
+}
+
+impl Pipeline<'_> {
+    /// The page.
+    pub fn html(&self) -> Result<String> {
+        let reader = Reader::open(self.recording)?;
+        let simulated = reader.header().simulated || self.plans.iter().any(|plan| plan.simulated);
+        let mut page = Page::new("gpumon: sweep, fit, place", simulated);
+        page.text("What the commands below did, from the readings of power to a plan for shared GPUs.");
+        page.heading("Plans at five loads");
+        page.text("Beside each plan what the same models would take with a GPU each, at the highest clock.");
+        page.preformatted(self.table);
+
+        page.heading("Power while the sweep ran");
+        let all = Select { gpu: None, from_us: 0, to_us: i64::MAX };
+        page.svg(&plot::power(&reader, all)?);
+        let middle_us = reader.header().duration_us.unwrap_or(0) / 2;
+        page.text("Two minutes of it:");
+        page.svg(&plot::power(&reader, Select { from_us: middle_us, to_us: middle_us + PIECE_US, ..all })?);
+
+        page.heading("The fit against points that it did not see");
+        page.text("Each point is predicted by a fit on four fifths of the others.");
+        page.svg(&held_out::svg(&page.title_of("Held-out points"), &figures(self.held_out)?)?);
+
+        page.heading("The plans");
+        page.text("A bar is a GPU with its eight memory slots; an empty place is grey. Hover over a model for its rate.");
+        let mut models: Vec<&str> = Vec::new();
+        for partition in self.plans.iter().flat_map(|p| &p.gpus).flat_map(|g| &g.partitions) {
+            if !models.contains(&partition.model.as_str()) {
+                models.push(&partition.model);
+            }
+        }
+        for plan in self.plans {
+            page.small_heading(&format!(
+                "Load {:.0} %: {} GPU{}, {:.0} W on average, {:.3} J a request",
+                plan.load * 100.0,
+                plan.total.gpus_used,
+                if plan.total.gpus_used == 1 { "" } else { "s" },
+                plan.total.average_power_w,
+                plan.total.energy_per_request_j
+            ));
+            page.svg(&plan::svg(plan, &models)?);
+        }
+        page.heading("The commands");
+        page.preformatted(&self.commands.join("\n"));
+        Ok(page.finish())
+    }
+}
+
+/// A row of what `fit --held-out` writes, as far as it is drawn.
+#[derive(Deserialize)]
+struct HeldOut {
+    model: String,
+    avg_power_draw: Option<f64>,
+    pred_avg_power_draw: Option<f64>,
+    batch_time: Option<f64>,
+    pred_batch_time: Option<f64>,
+}
+
+fn figures(path: &Path) -> Result<Vec<Figure>> {
+    let name = || format!("the held-out points `{}`", path.display());
+    let rows: Vec<HeldOut> = csv::Reader::from_path(path)
+        .with_context(name)?
+        .deserialize()
+        .collect::<Result<_, _>>()
+        .with_context(name)?;
+    let figure = |name: &str, both: fn(&HeldOut) -> (Option<f64>, Option<f64>)| {
+        let point = |row: &HeldOut| {
+            let (measured, predicted) = both(row);
+            Some((row.model.clone(), measured?, predicted?))
+        };
+        Figure { name: name.into(), points: rows.iter().filter_map(point).collect() }
+    };
+    Ok(vec![
+        figure("power of the GPU (W)", |r| (r.avg_power_draw, r.pred_avg_power_draw)),
+        figure("time of a batch (ms)", |r| (r.batch_time, r.pred_batch_time)),
+    ])
+}
+
+/// A page being written.
+struct Page {
+    html: String,
+    simulated: bool,
+}
+
+impl Page {
+    fn new(title: &str, simulated: bool) -> Self {
+        let mut html =
+            String::from("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
+        let suffix = if simulated { " (simulated)" } else { "" };
+        let _ = writeln!(
+            html,
+            "<title>{}{suffix}</title>\n<style>{STYLE}</style>\n</head>\n<body>",
+            escape(title)
+        );
+        let _ = writeln!(html, "<h1>{}</h1>", escape(title));
+        let _ = writeln!(html, "<p>gpumon {}</p>", env!("CARGO_PKG_VERSION"));
+        if simulated {
+            html += "<p class=\"simulated\"><b>simulated</b>: the GPU and the models are simulated; nothing here was measured on \
+                     hardware.</p>\n";
+        }
+        Self { html, simulated }
+    }
+
+    fn title_of(&self, title: &str) -> String {
+        if self.simulated { format!("{title} (simulated)") } else { title.into() }
+    }
+
+    fn heading(&mut self, text: &str) {
+        let _ = writeln!(self.html, "<h2>{}</h2>", escape(&self.title_of(text)));
+    }
+
+    fn small_heading(&mut self, text: &str) {
+        let _ = writeln!(self.html, "<h3>{}</h3>", escape(text));
+    }
+
+    fn text(&mut self, text: &str) {
+        let _ = writeln!(self.html, "<p>{}</p>", escape(text));
+    }
+
+    fn preformatted(&mut self, text: &str) {
+        let lines: Vec<String> = text.lines().map(escape).collect();
+        let _ = writeln!(self.html, "<pre>{}</pre>", lines.join("\n"));
+    }
+
+    /// A picture made here, whose text is escaped already.
+    fn svg(&mut self, svg: &str) {
+        let _ = writeln!(self.html, "<div>{svg}</div>");
+    }
+
+    fn finish(mut self) -> String {
+        self.html += "</body>\n</html>\n";
+        self.html
+    }
+}
