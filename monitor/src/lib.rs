@@ -10,10 +10,12 @@
 //! store    journal each fraction of a second, Parquet segments each minute, one table a lane at the end
 //!    ↓
 //! summary  energy, power statistics and windows of a recording, finished or not
+//! marks    named moments and windows, from other processes through a socket
 //! ```
 
 pub mod device;
 pub mod lane;
+pub mod marks;
 pub mod record;
 pub mod store;
 pub mod summary;

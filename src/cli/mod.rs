@@ -35,6 +35,12 @@ pub enum Command {
     Record(RecordArgs),
     /// Sample around a command and report what it drew
     Run(RunArgs),
+    /// Set a mark in the recording that goes on
+    Mark(MarkArgs),
+    /// Begin a named window in the recording that goes on
+    Begin(MarkArgs),
+    /// End a named window in the recording that goes on
+    End(MarkArgs),
     /// Energy and statistics of a recording, finished or still being written
     Summary(SummaryArgs),
     /// Write a recording as one table, or draw it
@@ -139,6 +145,11 @@ pub struct RunArgs {
     /// How long to go on after the command has ended, as in --duration of `record`
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = duration)]
     pub tail: Duration,
+    /// Mark the recording at each line of the command's standard output that matches this regular expression; groups called
+    /// mark, begin and end say what with which name, else the first group or the whole match is a mark's name; may be
+    /// repeated
+    #[arg(long, value_name = "REGEX", value_parser = marker)]
+    pub mark_regex: Vec<regex::bytes::Regex>,
     /// Write the summary as JSON to this file; one that exists is kept unless --force is given
     #[arg(long, value_name = "FILE")]
     pub summary: Option<PathBuf>,
@@ -147,6 +158,17 @@ pub struct RunArgs {
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     pub command: Vec<std::ffi::OsString>,
+}
+
+/// Arguments of `mark`, `begin` and `end`.
+#[derive(Debug, Args)]
+pub struct MarkArgs {
+    /// Name of the mark or window, up to 200 bytes
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    /// The recorder's socket [default: GPUMON_SOCKET, else that of the only recording of this user]
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
 }
 
 /// What energy costs.
@@ -293,6 +315,10 @@ fn duration(text: &str) -> Result<Duration, String> {
     } else {
         Err(expected())
     }
+}
+
+fn marker(text: &str) -> Result<regex::bytes::Regex, String> {
+    regex::bytes::Regex::new(text).map_err(|e| e.to_string())
 }
 
 fn length(text: &str) -> Result<Duration, String> {

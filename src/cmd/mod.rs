@@ -2,6 +2,8 @@
 
 use anyhow::Result;
 
+use gpumon_core::rows::EventKind;
+
 use crate::cli::Command;
 
 mod demo;
@@ -9,6 +11,8 @@ mod devices;
 mod export;
 mod fit;
 mod inputs;
+mod lines;
+mod mark;
 mod place;
 mod predict;
 mod profile;
@@ -32,6 +36,9 @@ pub fn run(command: &Command) -> Result<u8> {
         Command::Devices(args) => devices::run(args),
         Command::Record(args) => record::run(args),
         Command::Run(args) => run::run(args),
+        Command::Mark(args) => mark::run(args, EventKind::Mark),
+        Command::Begin(args) => mark::run(args, EventKind::WindowBegin),
+        Command::End(args) => mark::run(args, EventKind::WindowEnd),
         Command::Summary(args) => summary::run(args),
         Command::Export(args) => export::run(args),
         Command::Recover(args) => recover::run(args),

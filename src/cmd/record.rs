@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use crossbeam_channel::{Receiver, RecvTimeoutError};
+use crossbeam_channel::{Receiver, never, select};
+use gpumon_monitor::marks::Server;
 use gpumon_monitor::record::{Over, Recorder};
 
 use super::session::{self, Progress, Scope};
@@ -23,11 +24,13 @@ pub fn run(args: &RecordArgs) -> Result<u8> {
         bail!("there is no process {pid}; give the id of one that runs, or --duration");
     }
     let signals = signals::listen(Take::Ending)?;
-    let recorder = session::start(&args.sample, Scope::Machine)?;
+    let mut recorder = session::start(&args.sample, Scope::Machine)?;
+    let marks = session::marks();
     if let Some(duration) = args.duration {
         recorder.end_at(recorder.origin().plus_us(duration.as_micros() as i64));
     }
-    let end = wait(args, &recorder, &signals)?;
+    let end = wait(args, &mut recorder, &signals, marks.as_ref())?;
+    drop(marks);
     session::report_end(recorder.stop())?;
     let losses = summary::show(&args.sample.output, &[], args.cost, args.json)?;
     match end {
@@ -46,13 +49,24 @@ enum End {
     Over(Over),
 }
 
-fn wait(args: &RecordArgs, recorder: &Recorder, signals: &Receiver<Signal>) -> Result<End> {
+fn wait(
+    args: &RecordArgs,
+    recorder: &mut Recorder,
+    signals: &Receiver<Signal>,
+    marks: Option<&Server>,
+) -> Result<End> {
     let progress = Progress::new(args.duration);
+    let marks = marks.map_or_else(never, |server| server.requests().clone());
     loop {
-        match signals.recv_timeout(LOOK_EVERY) {
-            Ok(_) => return Ok(End::Signal),
-            Err(RecvTimeoutError::Disconnected) => bail!("signals can no longer be received"),
-            Err(RecvTimeoutError::Timeout) => {}
+        select! {
+            recv(signals) -> signal => return match signal {
+                Ok(_) => Ok(End::Signal),
+                Err(_) => bail!("signals can no longer be received"),
+            },
+            recv(marks) -> marked => if let Ok(marked) = marked {
+                recorder.mark(marked);
+            },
+            default(LOOK_EVERY) => {}
         }
         if let Some(over) = recorder.over() {
             return Ok(End::Over(over));

@@ -7,26 +7,32 @@ use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
 use anyhow::{Context, Result, bail};
-use crossbeam_channel::{Receiver, after, bounded, select};
+use crossbeam_channel::{Receiver, after, bounded, never, select, unbounded};
+use gpumon_core::clock::RealClock;
 use gpumon_core::rows::EventKind;
+use gpumon_monitor::marks::{Marked, SOCKET_VARIABLE};
 use gpumon_monitor::record::Recorder;
+use regex::bytes::Regex;
 
 use super::session::{self, Scope};
-use super::summary;
+use super::{lines, summary};
 use crate::cli::RunArgs;
 use crate::export::file::{Output, is_stdout};
-use crate::output::note;
+use crate::output::{is_broken_pipe, note};
 use crate::signals::{self, Signal, Take};
 
 /// Exit code, as shells have it: the command exists but cannot be executed.
 const CANNOT_EXECUTE: u8 = 126;
 /// Exit code, as shells have it: there is no such command.
 const NOT_FOUND: u8 = 127;
+/// How long the command's last lines are waited for after its end.
+const LAST_LINES: Duration = Duration::from_millis(500);
 /// Name of the window that is the command's life.
 const WINDOW: &str = "command";
 
@@ -40,9 +46,18 @@ pub fn run(args: &RunArgs) -> Result<u8> {
     let summary_file = args.summary.as_deref().map(|path| summary_file(path, args)).transpose()?;
     let signals = signals::listen(Take::Forwarded)?;
     let mut recorder = session::start(&args.sample, Scope::Command)?;
+    let server = session::marks();
+    let mut command = Command::new(program);
+    command.args(arguments);
+    if let Some(server) = &server {
+        command.env(SOCKET_VARIABLE, server.socket());
+    }
+    if !args.mark_regex.is_empty() {
+        command.stdout(Stdio::piped());
+    }
     recorder.read_counters();
     recorder.event(EventKind::WindowBegin, WINDOW);
-    let child = match Command::new(program).args(arguments).spawn() {
+    let mut child = match command.spawn() {
         Ok(child) => child,
         Err(e) => {
             recorder.stop();
@@ -50,8 +65,20 @@ pub fn run(args: &RunArgs) -> Result<u8> {
             return Ok(if e.kind() == ErrorKind::NotFound { NOT_FOUND } else { CANNOT_EXECUTE });
         }
     };
-    let status = wait(child, &signals)?;
+    let lines = child.stdout.take().map(|stdout| look_for_marks(stdout, &args.mark_regex)).transpose()?;
+    let from_others = server.as_ref().map_or_else(never, |server| server.requests().clone());
+    let from_output = lines.as_ref().map_or_else(never, |(marks, _)| marks.clone());
+    let status = wait(child, &signals, &mut recorder, [&from_others, &from_output])?;
     recorder.event(EventKind::WindowEnd, WINDOW);
+    if let Some((marks, passing)) = lines {
+        // What the command has written is passed on; its children may hold the pipe open for ever.
+        let until = Instant::now() + LAST_LINES;
+        while !passing.is_finished() && Instant::now() < until {
+            thread::sleep(Duration::from_millis(5));
+        }
+        marks.try_iter().for_each(|marked| recorder.mark(marked));
+    }
+    from_others.try_iter().for_each(|marked| recorder.mark(marked));
     recorder.read_counters();
     tail(&recorder, args.tail, &signals);
     let ended = session::report_end(recorder.stop());
@@ -68,13 +95,43 @@ pub fn run(args: &RunArgs) -> Result<u8> {
     }
 }
 
-/// Waits for the command; signals that it has not got by itself are passed on.
-fn wait(mut child: Child, signals: &Receiver<Signal>) -> Result<ExitStatus> {
+/// Passes the command's standard output on and looks for marks in it.
+fn look_for_marks(stdout: ChildStdout, patterns: &[Regex]) -> Result<(Receiver<Marked>, JoinHandle<()>)> {
+    let (send, marks) = unbounded();
+    let patterns = patterns.to_vec();
+    let passing = thread::Builder::new().name("output".into()).spawn(move || {
+        let passed = lines::pass_on(stdout, std::io::stdout().lock(), &patterns, &RealClock, &send);
+        if let Err(e) = passed.map_err(anyhow::Error::from)
+            && !is_broken_pipe(&e)
+        {
+            note(format_args!("gpumon: the command's output cannot be passed on: {e}"));
+        }
+    })?;
+    Ok((marks, passing))
+}
+
+/// Waits for the command; signals that it has not got by itself are passed on, marks are set.
+fn wait(
+    mut child: Child,
+    signals: &Receiver<Signal>,
+    recorder: &mut Recorder,
+    [from_others, from_output]: [&Receiver<Marked>; 2],
+) -> Result<ExitStatus> {
     let pid = i32::try_from(child.id()).context("the command's process id")?;
     let (send, ended) = bounded(1);
     thread::Builder::new().name("wait".into()).spawn(move || send.send(child.wait()))?;
+    // A channel whose other end is gone would be ready for ever.
+    let (mut from_others, mut from_output) = (from_others.clone(), from_output.clone());
     loop {
         select! {
+            recv(from_others) -> marked => match marked {
+                Ok(marked) => recorder.mark(marked),
+                Err(_) => from_others = never(),
+            },
+            recv(from_output) -> marked => match marked {
+                Ok(marked) => recorder.mark(marked),
+                Err(_) => from_output = never(),
+            },
             recv(ended) -> status => return Ok(status.context("the command can no longer be waited for")??),
             recv(signals) -> signal => if let Ok(signal) = signal && signal.sent_to_us_alone {
                 pass_on(pid, signal.number);

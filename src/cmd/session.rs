@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use gpumon_core::clock::{Clock, RealClock};
 use gpumon_monitor::device::{self, Device, select, visible};
+use gpumon_monitor::marks::Server;
 use gpumon_monitor::record::{Closed, Config, Recorder, Session};
 use gpumon_monitor::store::Store;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -68,6 +69,12 @@ pub fn config(rate_hz: f64) -> Config {
         command: std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect(),
         host: host.trim().to_owned(),
     }
+}
+
+/// The socket through which other processes set marks. A recording goes on without one.
+pub fn marks() -> Option<Server> {
+    let opened = Server::open(Arc::new(RealClock));
+    opened.inspect_err(|e| note(format_args!("gpumon: marks cannot be taken from other processes: {e}"))).ok()
 }
 
 /// Says what an end left behind; an error if the recording is not all there.

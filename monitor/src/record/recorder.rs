@@ -17,6 +17,7 @@ use super::drive::{self, EndTime};
 use super::usage::Usage;
 use super::writer::{self, ChannelOutbox, Finish, Progress};
 use crate::lane::{CounterReader, Flow, Live, Outbox};
+use crate::marks::{Marked, Request};
 use crate::store::{Store, StoreError};
 
 /// How long the end of a recording waits for a lane whose call into the driver has not returned.
@@ -154,8 +155,24 @@ impl Recorder {
 
     /// Adds an event at the present moment.
     pub fn event(&mut self, kind: EventKind, name: &str) {
-        let event = EventRow { name: Some(name.into()), ..EventRow::new(self.elapsed_us(), None, kind) };
+        self.event_at(self.clock.mono(), kind, name);
+    }
+
+    /// Adds an event of a moment that may have passed.
+    pub fn event_at(&mut self, at: MonoUs, kind: EventKind, name: &str) {
+        let at_us = at.since_us(self.origin);
+        let event = EventRow { name: Some(name.into()), ..EventRow::new(at_us, None, kind) };
         self.outbox.put(event.into());
+    }
+
+    /// Adds what another process asked for; the edges of a window also have the energy counters read.
+    pub fn mark(&mut self, marked: Marked) {
+        let Marked { request: Request { kind, name }, at } = marked;
+        let is_edge = kind != EventKind::Mark;
+        self.event_at(at, kind, &name);
+        if is_edge {
+            self.read_counters();
+        }
     }
 
     /// Reads every GPU's energy counter now, as for a window's edge. Takes some milliseconds a GPU.
