@@ -10,9 +10,11 @@
 //! store    journal each fraction of a second, Parquet segments each minute, one table a lane at the end
 //!    ↓
 //! summary  energy, power statistics and windows of a recording, finished or not
+//! compare  whether runs differ in energy, time or power
 //! marks    named moments and windows, from other processes through a socket
 //! ```
 
+pub mod compare;
 pub mod device;
 pub mod lane;
 pub mod marks;
