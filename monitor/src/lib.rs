@@ -13,6 +13,7 @@
 //! ```
 
 pub mod device;
+pub mod energy;
 pub mod lane;
 pub mod record;
 pub mod store;
