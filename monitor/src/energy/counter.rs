@@ -13,6 +13,7 @@
 
 use gpumon_core::rows::CounterRow;
 
+use super::Shown;
 use super::timing::Timing;
 
 /// Readings this close to an edge count as read at it, µs.
@@ -27,6 +28,8 @@ pub(super) struct CounterEstimate {
     pub(super) j: f64,
     /// Variance, J².
     pub(super) variance: f64,
+    /// How many of its steps lie between the readings.
+    pub(super) steps: f64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -62,8 +65,9 @@ impl CounterSpan {
         }
     }
 
-    /// The difference, corrected to the window at the power at its edges, W, or its own mean power.
-    pub(super) fn energy(&self, edges_w: Option<[f64; 2]>) -> Option<CounterEstimate> {
+    /// The difference, corrected to the window at the power that another sensor shows at its edges, or its own mean
+    /// power.
+    pub(super) fn energy(&self, shown: Option<Shown>) -> Option<CounterEstimate> {
         let [Some(first), Some(last)] = self.nearest else { return None };
         let near = |read: Read, edge_us: i64| (read.at_us - edge_us).abs() <= NEAR_US;
         let apart_s = (last.at_us - first.at_us) as f64 / 1e6;
@@ -72,7 +76,8 @@ impl CounterSpan {
             return None;
         }
         let drawn_j = (last.energy_mj - first.energy_mj) as f64 / 1e3;
-        let [first_w, last_w] = edges_w.unwrap_or([drawn_j / apart_s; 2]);
+        let mean_w = drawn_j / apart_s;
+        let [first_w, last_w] = shown.map_or([mean_w; 2], |s| s.edges_w);
         // What a reading counts ends half a step before its call, on average.
         let short_s = |read: Read, edge_us: i64| (edge_us - read.at_us) as f64 / 1e6 + self.step_s / 2.0;
         let j = drawn_j + last_w * short_s(last, to_us) - first_w * short_s(first, from_us);
@@ -82,9 +87,11 @@ impl CounterSpan {
             if self.known && steps < IN_PHASE { 1.0 - 6.0 * fraction * (1.0 - fraction) } else { 0.0 };
         let variance = self.step_s * self.step_s / 12.0
             * (first_w * first_w + last_w * last_w - 2.0 * together * first_w * last_w);
-        // At the least, power within a step may change by a tenth.
-        let least = self.step_s * 0.1 * (first_w + last_w) / 2.0 / 12f64.sqrt();
-        Some(CounterEstimate { j: j.max(0.0), variance: variance.max(least * least) })
+        // Power within a step before an edge is not the power at the edge: it differs as it does about the window, and
+        // by a tenth at the least.
+        let other_w2 = shown.map_or(0.0, |s| s.variance_w2).max((0.1 * mean_w).powi(2));
+        let unsteady = 2.0 * self.step_s * self.step_s / 12.0 * other_w2;
+        Some(CounterEstimate { j: j.max(0.0), variance: variance + unsteady, steps })
     }
 }
 
@@ -107,8 +114,8 @@ mod tests {
         let whole = span(&[read(5_000, 1_000_000, 0), read(10_005_000, 3_000_000, 0)]);
         let whole = whole.unwrap();
         assert!((whole.j - 2_000.0).abs() < 1e-6);
-        // Two ages of 0 to 100 ms at 200 W: 200 W × 100 ms / √12 × √2.
-        assert!((whole.variance.sqrt() - 20.0 / 6f64.sqrt()).abs() < 1e-9);
+        // Two ages of 0 to 100 ms at 200 W: 200 W × 100 ms / √12 × √2, and a tenth of it.
+        assert!((whole.variance.sqrt() - 20.0 / 6f64.sqrt() * 1.01f64.sqrt()).abs() < 1e-9);
         assert_eq!(span(&[read(5_000_000, 1, 0), read(10_000_000, 2, 0)]), None);
         assert_eq!(span(&[read(0, 5, 0), read(10_000_000, 2, 1)]), None, "never across epochs");
         assert_eq!(span(&[read(5_000, 7, 0)]), None);
@@ -120,7 +127,7 @@ mod tests {
         let mut span = CounterSpan::new(0, 10_000_000, &Timing::default());
         span.add(&read(55_000, 0, 0));
         span.add(&read(9_905_000, 2_000_000, 0));
-        let energy = span.energy(Some([100.0, 300.0])).unwrap();
+        let energy = span.energy(Some(Shown { edges_w: [100.0, 300.0], variance_w2: 1.0 })).unwrap();
         assert!((energy.j - (2_000.0 + 300.0 * 0.15 - 100.0 * 0.0)).abs() < 1e-6, "{energy:?}");
     }
 }

@@ -8,7 +8,7 @@
 //!
 //! Rule: each source gives an energy and variances by their origin; of ring and instant readings the one with the
 //! smaller variance counts, and the counter is weighed in by inverse variance. If the counter contradicts it (by more
-//! than 2.5 deviations of the difference), it is not weighed in, and the interval is widened by the contradiction.
+//! than 3 deviations of the difference), it is not weighed in, and the interval is widened by the contradiction.
 //! The interval is the estimate ± its half width, the root of the sum of the squares of five parts:
 //!
 //! | part | what it is |
@@ -43,11 +43,13 @@ use ring::RingEnergy;
 pub use timing::Timing;
 
 /// The noise of ring readings is never taken to be more than this, W: beyond it, it is load.
-const NOISE_MOST_W: f64 = 3.0;
+const NOISE_MOST_W: f64 = 1.5;
 /// Half of the interval that holds 90 % of a normal distribution, in deviations.
 const Z90: f64 = 1.645;
 /// Deviations of a difference from which on the counter contradicts.
-const CONTRADICTS: f64 = 2.5;
+const CONTRADICTS: f64 = 3.0;
+/// Readings of the counter that are closer than this many of its steps say nothing beside power readings.
+const FEWEST_STEPS: f64 = 4.5;
 /// A window whose half width is more than this, %, is called too short.
 const TOO_SHORT_PCT: f64 = 5.0;
 
@@ -62,6 +64,15 @@ impl Reading {
     fn new(at_us: i64, power_mw: f64) -> Self {
         Self { at_s: at_us as f64 / 1e6, power_w: power_mw / 1e3 }
     }
+}
+
+/// Power about a window as a sensor shows it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Shown {
+    /// At the window's edges, W.
+    edges_w: [f64; 2],
+    /// Variance of the readings in the window and near it, W².
+    variance_w2: f64,
 }
 
 /// Where an energy comes from.
@@ -198,18 +209,19 @@ impl Estimator {
                 lag_j: Z90 * r.lag_j,
                 counter_j: 0.0,
             };
-            (Method::Ring, r.j, parts, r.edges_w)
+            (Method::Ring, r.j, parts, r.power)
         });
         let instant = self.instant.finish().map(|i| {
             let parts = Parts { coverage_j: Z90 * i.unseen.sqrt(), lag_j: Z90 * i.lag_j, ..Parts::default() };
-            (Method::Instant, i.j, parts, i.edges_w)
+            (Method::Instant, i.j, parts, i.power)
         });
         let sampled = match (ring, instant) {
             (Some(ring), Some(instant)) if instant.2.half_j() < 0.5 * ring.2.half_j() => Some(instant),
             (ring, instant) => ring.or(instant),
         };
-        let counter = self.counter.energy(sampled.map(|(.., edges_w)| edges_w));
-        let (method, j, parts, counter_weight) = match (sampled, counter) {
+        let counter = self.counter.energy(sampled.map(|(.., power)| power));
+        let says = counter.filter(|c| c.steps >= FEWEST_STEPS || sampled.is_none());
+        let (method, j, parts, counter_weight) = match (sampled, says) {
             (Some((method, j, parts, _)), Some(counter)) => combine(method, j, parts, counter),
             (Some((method, j, parts, _)), None) => (method, j, parts, 0.0),
             (None, Some(counter)) => {

@@ -14,9 +14,9 @@
 
 use std::collections::VecDeque;
 
-use super::Reading;
 use super::noise::residual_w;
 use super::timing::PolledDelay;
+use super::{Reading, Shown};
 
 /// Values count from this many update periods before the window to as many after it.
 const AROUND: f64 = 6.0;
@@ -30,8 +30,8 @@ pub(super) struct PolledEstimate {
     pub(super) unseen: f64,
     /// Deviation from not knowing when values were taken, J.
     pub(super) lag_j: f64,
-    /// Power at the window's edges, W.
-    pub(super) edges_w: [f64; 2],
+    /// Power about the window.
+    pub(super) power: Shown,
 }
 
 /// Integrates polled values over one window.
@@ -48,6 +48,9 @@ pub(super) struct PolledEnergy {
     edges_w: [Option<f64>; 2],
     residual_w2: f64,
     residuals: f64,
+    sum_w: f64,
+    sum_w2: f64,
+    count: f64,
 }
 
 impl PolledEnergy {
@@ -64,6 +67,9 @@ impl PolledEnergy {
             edges_w: [None; 2],
             residual_w2: 0.0,
             residuals: 0.0,
+            sum_w: 0.0,
+            sum_w2: 0.0,
+            count: 0.0,
         }
     }
 
@@ -89,6 +95,9 @@ impl PolledEnergy {
         {
             self.between(before, reading);
         }
+        self.count += 1.0;
+        self.sum_w += power_w;
+        self.sum_w2 += power_w * power_w;
         if self.recent.len() >= 2 {
             let at = self.recent.len() - 1;
             if let Some(residual) = residual_w(self.recent[at - 1], self.recent[at], reading) {
@@ -130,6 +139,7 @@ impl PolledEnergy {
         let values = self.length_s / update_s + 1.0;
         let seen = self.delay.coverage * self.delay.update_s / update_s;
         let unseen = deviation_w2 * self.length_s * self.length_s / values * (1.0 - seen).max(0.05);
+        let about_w = self.sum_w / self.count;
         let edges_w = self.edges_w.map(|edge| edge.unwrap_or(mean_w));
         let age_s = self.polled_s.min(self.delay.update_s) / 12f64.sqrt();
         let left = deviation_w2.sqrt() * left_s;
@@ -137,7 +147,7 @@ impl PolledEnergy {
             j: self.energy_j + mean_w * left_s,
             unseen: unseen + left * left,
             lag_j: self.delay.off_s.hypot(age_s) * (edges_w[1] - edges_w[0]).abs(),
-            edges_w,
+            power: Shown { edges_w, variance_w2: (self.sum_w2 / self.count - about_w * about_w).max(0.0) },
         })
     }
 }

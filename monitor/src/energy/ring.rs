@@ -16,10 +16,10 @@
 
 use std::collections::VecDeque;
 
-use super::Reading;
 use super::filter::{Filter, Stretch, Variances};
 use super::noise::residual_w;
 use super::timing::RingDelay;
+use super::{Reading, Shown};
 
 /// Readings count from this long before the window …
 const LEAD_S: f64 = 0.4;
@@ -33,8 +33,9 @@ const EDGE_S: f64 = 0.03;
 const GAP_S: f64 = 0.06;
 /// Readings further apart than this share of the usual distance have one missing between them.
 const MISSING: f64 = 1.6;
-/// Restlessness for the mean square of residuals, times the readings' distance.
-const RESTLESS: f64 = 8.0;
+/// Restlessness within the window, and at its edges, for the mean square of residuals, times the readings' distance.
+const RESTLESS: f64 = 12.0;
+const RESTLESS_AT_EDGES: f64 = 18.0;
 /// Noise is taken off residuals this many times, because a mean of few squares exceeds its expectation.
 const NOISE_TIMES: f64 = 1.3;
 /// Error (deviation) that missing readings leave, as a share of missing time × deviation of power: 0.9 % of the mean
@@ -58,8 +59,8 @@ pub(super) struct RingEstimate {
     pub(super) gaps: f64,
     /// Deviation from how well the sensor's delay is known, J.
     pub(super) lag_j: f64,
-    /// Power at the window's edges, as the sensor shows it, W.
-    pub(super) edges_w: [f64; 2],
+    /// Power about the window, as the sensor shows it.
+    pub(super) power: Shown,
 }
 
 /// Integrates the ring over one window.
@@ -143,7 +144,7 @@ impl RingEnergy {
             variances: filter.variances(),
             gaps: power_w2 * (self.gap_s2 + bias_s * bias_s),
             lag_j: self.delay.off_s * (edges_w[1] - edges_w[0]).abs(),
-            edges_w,
+            power: Shown { edges_w, variance_w2: power_w2 },
         })
     }
 
@@ -154,7 +155,7 @@ impl RingEnergy {
         let restless = self.restless(index);
         if self.filter.is_none() {
             // Before the first reading power may have been anything near; the time to the window's start settles it.
-            let off_w2 = self.noise_w2 + restless * self.delay.total_s();
+            let off_w2 = self.noise_w2 + RESTLESS_AT_EDGES * restless * self.delay.total_s();
             self.filter = Some(Filter::new(self.delay.tau_s, power_w, off_w2));
             self.now_s = at_s.min(0.0);
         }
@@ -181,15 +182,16 @@ impl RingEnergy {
             let middle_s = (self.now_s + next_s) / 2.0;
             let counts = (0.0..self.length_s).contains(&middle_s);
             let inside = (EDGE_S..self.length_s - EDGE_S).contains(&middle_s);
-            let stretch = if inside { Stretch::Inside } else { Stretch::Edge };
-            filter.advance(next_s - self.now_s, counts, restless, stretch);
+            let (stretch, times) =
+                if inside { (Stretch::Inside, RESTLESS) } else { (Stretch::Edge, RESTLESS_AT_EDGES) };
+            filter.advance(next_s - self.now_s, counts, times * restless, stretch);
             self.now_s = next_s;
         }
     }
 
-    /// Restlessness of power before the reading at `index`, W²/s.
+    /// How restless power is before the reading at `index`, W²/s.
     fn restless(&self, index: usize) -> f64 {
-        const WEIGHTS: [(isize, f64); 4] = [(-2, 1.0), (-1, 2.0), (0, 2.0), (1, 1.0)];
+        const WEIGHTS: [(isize, f64); 6] = [(-3, 0.5), (-2, 1.0), (-1, 2.0), (0, 2.0), (1, 1.0), (2, 0.5)];
         let residual = |offset: isize| self.recent.get(index.checked_add_signed(offset)?)?.residual_w2;
         let (sum, weight) = WEIGHTS
             .iter()
@@ -198,7 +200,7 @@ impl RingEnergy {
         if weight == 0.0 {
             return 0.0;
         }
-        RESTLESS * (sum / weight - NOISE_TIMES * self.noise_w2).max(0.0) / self.usual_s
+        (sum / weight - NOISE_TIMES * self.noise_w2).max(0.0) / self.usual_s
     }
 
     /// Keeps account of the time between two readings.

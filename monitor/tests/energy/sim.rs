@@ -19,7 +19,7 @@ use gpumon_simgpu::{Change, Phase, Programme, Spec};
 
 pub const SECOND: i64 = 1_000_000;
 pub const LENGTHS_MS: [i64; 6] = [50, 100, 200, 500, 1_000, 5_000];
-pub const KINDS: [Kind; 4] = [Kind::Square, Kind::Step, Kind::Ramp, Kind::Random];
+pub const KINDS: [Kind; 5] = [Kind::Square, Kind::Step, Kind::Ramp, Kind::Random, Kind::Bursts];
 
 /// Length of a recording; windows lie well within it.
 const RECORDED_US: i64 = 24 * SECOND;
@@ -34,6 +34,8 @@ pub enum Kind {
     Ramp,
     /// Any level, or nothing, for 10 to 100 ms each.
     Random,
+    /// Two levels by turns for 3 ms to 1 s each; no constant was chosen by it.
+    Bursts,
 }
 
 /// SplitMix64.
@@ -65,10 +67,12 @@ pub fn programme(kind: Kind, random: &mut Random) -> Programme {
     let mut push = |duration_us, level| phases.push(Phase { duration_us, level, context: true });
     let mut level = random.between(0.0, 0.6);
     let mut so_far_us = 0;
+    let (low, high) = (random.between(0.0, 0.2), random.between(0.3, 0.65));
     if kind == Kind::Square {
         let (on_us, off_us) = (random.time_us(10.0, 500.0), random.time_us(10.0, 500.0));
         return Programme::square(on_us, off_us, random.between(0.15, 0.65)).unwrap();
     }
+    let mut phases_are_even = true;
     while so_far_us < RECORDED_US + 5 * SECOND {
         match kind {
             Kind::Square => {}
@@ -85,6 +89,12 @@ pub fn programme(kind: Kind, random: &mut Random) -> Programme {
                 }
                 level = to;
                 so_far_us += steps * 1_000;
+            }
+            Kind::Bursts => {
+                let us = random.time_us(3.0, 1_000.0);
+                push(us, if phases_are_even { high } else { low });
+                phases_are_even = !phases_are_even;
+                so_far_us += us;
             }
             Kind::Random => {
                 let us = random.time_us(10.0, 100.0);
