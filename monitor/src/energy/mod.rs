@@ -123,7 +123,7 @@ impl Parts {
         all.iter().map(|part| part * part).sum::<f64>().sqrt()
     }
 
-    fn times(self, factor: f64) -> Self {
+    pub(crate) fn times(self, factor: f64) -> Self {
         Self {
             noise_j: factor * self.noise_j,
             coverage_j: factor * self.coverage_j,
@@ -231,7 +231,14 @@ impl Estimator {
             (None, None) => {
                 let method = Method::Average;
                 let (parts, too_short, counter_j) = (None, None, None);
-                return average_j.map(|j| Estimate { j, method, counter_weight: 0.0, parts, too_short, counter_j });
+                return average_j.map(|j| Estimate {
+                    j,
+                    method,
+                    counter_weight: 0.0,
+                    parts,
+                    too_short,
+                    counter_j,
+                });
             }
         };
         let too_short = too_short(j, self.length_s, &parts);

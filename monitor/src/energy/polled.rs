@@ -113,7 +113,8 @@ impl PolledEnergy {
 
     fn between(&mut self, before: Reading, after: Reading) {
         let apart_s = after.at_s - before.at_s;
-        let power = |at_s: f64| before.power_w + (at_s - before.at_s) / apart_s * (after.power_w - before.power_w);
+        let power =
+            |at_s: f64| before.power_w + (at_s - before.at_s) / apart_s * (after.power_w - before.power_w);
         for (edge_s, known) in [0.0, self.length_s].into_iter().zip(&mut self.edges_w) {
             if (before.at_s..=after.at_s).contains(&edge_s) {
                 *known = Some(power(edge_s));

@@ -3,7 +3,13 @@
 //! A programme is drawn from a seed; a recording of it holds many windows at random phases. The counter is read at
 //! each window's edges, as the recorder does for marks: the call at the start returns at the edge, the one at the end
 //! begins there.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, dead_code, reason = "tests report by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    dead_code,
+    reason = "tests report by panicking"
+)]
 
 use std::sync::Arc;
 
@@ -122,6 +128,8 @@ pub struct Setup<'a> {
     pub timing: Timing,
     /// Whether estimates get the counter.
     pub counter: bool,
+    /// Share of the ring's readings above the recording's mean power that are left out, as a busy driver does.
+    pub left_out: f64,
     pub seed: u64,
     /// Recordings, and windows in each.
     pub recordings: usize,
@@ -160,6 +168,8 @@ fn record(setup: &Setup<'_>, toml: &str, load: &Programme, random: &mut Random, 
             _ => {}
         }
     }
+    let mean_mw = ring.iter().map(|r: &RingRow| f64::from(r.power_mw)).sum::<f64>() / ring.len() as f64;
+    ring.retain(|r| f64::from(r.power_mw) < mean_mw || random.even() >= setup.left_out);
     let mut floor = NoiseFloor::default();
     ring.iter().for_each(|r| floor.add(r.mono_us, f64::from(r.power_mw)));
     let noise_w = floor.noise_w();
@@ -285,7 +295,12 @@ pub fn characterised() -> Characterisation {
             lag_ms: 3.5,
             residual_w: 1.1,
         }),
-        counter: Some(CounterTiming { update_ms: 100.0, step_mj: 1.0, ratio_to_integral: None, lag_ms: None }),
+        counter: Some(CounterTiming {
+            update_ms: 100.0,
+            step_mj: 1.0,
+            ratio_to_integral: None,
+            lag_ms: None,
+        }),
         calls: vec![],
         own_cost: None,
         notes: vec![],
