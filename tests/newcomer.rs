@@ -140,7 +140,7 @@ fn a_slow_fast_lane_does_not_shorten_a_killed_recording() {
 }
 
 #[test]
-fn energy_without_ring_and_counter_claims_no_bounds() {
+fn energy_without_ring_and_counter_says_how_little_was_seen() {
     let (folder, path) = scratch();
     let spec = folder.path().join("plain.toml");
     let text = "base = \"h200\"\n[sensors]\nunsupported = [\"ring\", \"energy_counter\", \"fan\"]\n";
@@ -148,7 +148,11 @@ fn energy_without_ring_and_counter_claims_no_bounds() {
     record(&path, &format!("sim:{}", spec.display()));
     let gpu = &summary(&path)["gpus"][0];
     assert_eq!(gpu["energy_method"], "instant");
-    assert!(gpu["energy_j"].as_f64().unwrap() > 0.0 && gpu["energy_low_j"].is_null());
+    let j = |key: &str| gpu[key].as_f64().unwrap();
+    assert!(0.0 < j("energy_j") && j("energy_low_j") < j("energy_j") && j("energy_j") < j("energy_high_j"));
+    let unseen_j = gpu["energy_parts"]["coverage_j"].as_f64().unwrap();
+    assert!(unseen_j > 0.0 && gpu["energy_counter_weight"] == 0.0, "{gpu}");
+    assert_eq!((&gpu["gain_pct"], &gpu["raw"]), (&Value::from(5.0), &Value::Null));
 }
 
 #[test]

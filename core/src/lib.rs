@@ -14,6 +14,7 @@
 //! geometry which MIG slices fit on a GPU together, and where
 //! ```
 
+pub mod calibration;
 pub mod clock;
 #[doc(hidden)]
 pub mod dev;

@@ -16,6 +16,7 @@
 
 pub mod compare;
 pub mod device;
+pub mod energy;
 pub mod lane;
 pub mod marks;
 pub mod record;

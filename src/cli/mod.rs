@@ -132,6 +132,8 @@ pub struct RecordArgs {
     pub pid: Option<i32>,
     #[command(flatten)]
     pub cost: CostArgs,
+    #[command(flatten)]
+    pub calibration: CalibrationArgs,
     /// The summary as one JSON document on standard output
     #[arg(long)]
     pub json: bool,
@@ -155,6 +157,8 @@ pub struct RunArgs {
     pub summary: Option<PathBuf>,
     #[command(flatten)]
     pub cost: CostArgs,
+    #[command(flatten)]
+    pub calibration: CalibrationArgs,
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     pub command: Vec<std::ffi::OsString>,
@@ -185,6 +189,15 @@ pub struct CostArgs {
     pub pue: f64,
 }
 
+/// What is known of the sensors' gain.
+#[derive(Clone, Debug, Default, Args)]
+pub struct CalibrationArgs {
+    /// TOML file with what a meter said about each GPU's sensors (gain, W offset): corrects every W and J of
+    /// the summary, and takes the place of the 5 % by which a sensor's gain may be off (docs/energy.md)
+    #[arg(long, value_name = "FILE")]
+    pub calibration: Option<PathBuf>,
+}
+
 /// Arguments of `summary`.
 #[derive(Debug, Args)]
 pub struct SummaryArgs {
@@ -196,6 +209,8 @@ pub struct SummaryArgs {
     pub window: Vec<Span>,
     #[command(flatten)]
     pub cost: CostArgs,
+    #[command(flatten)]
+    pub calibration: CalibrationArgs,
     /// Exit with 3 if anything was lost: missed ticks, lost readings, gaps
     #[arg(long)]
     pub strict: bool,

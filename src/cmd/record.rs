@@ -23,6 +23,7 @@ pub fn run(args: &RecordArgs) -> Result<u8> {
     {
         bail!("there is no process {pid}; give the id of one that runs, or --duration");
     }
+    let given = summary::Given { cost: args.cost, calibration: summary::calibration(&args.calibration)? };
     let signals = signals::listen(Take::Ending)?;
     let mut recorder = session::start(&args.sample, Scope::Machine)?;
     let marks = session::marks();
@@ -32,7 +33,7 @@ pub fn run(args: &RecordArgs) -> Result<u8> {
     let end = wait(args, &mut recorder, &signals, marks.as_ref())?;
     drop(marks);
     session::report_end(recorder.stop())?;
-    let losses = summary::show(&args.sample.output, &[], args.cost, args.json)?;
+    let losses = summary::show(&args.sample.output, &[], &given, args.json)?;
     match end {
         End::Signal if args.duration.is_some() || args.pid.is_some() => Ok(INTERRUPTED),
         End::Over(Over::AllGpusLost) if !args.sample.device.device.starts_with("replay:") => {

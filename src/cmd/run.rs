@@ -44,6 +44,7 @@ pub fn run(args: &RunArgs) -> Result<u8> {
         return Ok(code);
     }
     let summary_file = args.summary.as_deref().map(|path| summary_file(path, args)).transpose()?;
+    let given = summary::Given { cost: args.cost, calibration: summary::calibration(&args.calibration)? };
     let signals = signals::listen(Take::Forwarded)?;
     let mut recorder = session::start(&args.sample, Scope::Command)?;
     let server = session::marks();
@@ -82,7 +83,7 @@ pub fn run(args: &RunArgs) -> Result<u8> {
     recorder.read_counters();
     tail(&recorder, args.tail, &signals);
     let ended = session::report_end(recorder.stop());
-    let reported = report(args, summary_file);
+    let reported = report(args, &given, summary_file);
     match (exit_code(status), ended.and(reported)) {
         (0, losses) => Ok(summary::exit_code(args.sample.strict, &losses?)),
         // The command's own failure is what its caller asked for.
@@ -166,8 +167,8 @@ fn summary_file(path: &Path, args: &RunArgs) -> Result<Output> {
     Output::create(path, args.sample.force, &args.sample.output).context("--summary")
 }
 
-fn report(args: &RunArgs, file: Option<Output>) -> Result<summary::Losses> {
-    let summary = summary::read(&args.sample.output, &[], args.cost)?;
+fn report(args: &RunArgs, given: &summary::Given, file: Option<Output>) -> Result<summary::Losses> {
+    let summary = summary::read(&args.sample.output, &[], given)?;
     note(summary::text(&summary, Some(WINDOW)).trim_end());
     if let Some(mut file) = file {
         file.put((serde_json::to_string_pretty(&summary)? + "\n").as_bytes())?;

@@ -3,16 +3,18 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use comfy_table::{CellAlignment, Table, presets};
+use gpumon_core::calibration::Calibration;
 use gpumon_core::header::State;
+use gpumon_monitor::energy::Parts;
 use gpumon_monitor::store::Reader;
-use gpumon_monitor::summary::{self, GpuSummary, Summary, Window};
+use gpumon_monitor::summary::{self, GpuSummary, Options, Summary, Window};
 use serde::Serialize;
 
 use super::{DONE, DONE_WITH_LOSSES};
-use crate::cli::{CostArgs, Span, SummaryArgs};
-use crate::output;
+use crate::cli::{CalibrationArgs, CostArgs, Span, SummaryArgs};
+use crate::output::{self, note};
 
 /// A recording's summary with what only this command adds.
 #[derive(Serialize)]
@@ -53,9 +55,26 @@ struct Cost {
     carbon_g: Option<f64>,
 }
 
+/// What the summary is given beside the recording.
+#[derive(Clone, Debug, Default)]
+pub struct Given {
+    /// Prices.
+    pub cost: CostArgs,
+    /// What meters said.
+    pub calibration: Option<Calibration>,
+}
+
+/// Reads the file of `--calibration`.
+pub fn calibration(args: &CalibrationArgs) -> Result<Option<Calibration>> {
+    let Some(path) = &args.calibration else { return Ok(None) };
+    let read = || -> Result<Calibration> { Ok(Calibration::parse(&std::fs::read_to_string(path)?)?) };
+    read().map(Some).with_context(|| format!("--calibration {}", path.display()))
+}
+
 /// Sums up a recording.
 pub fn run(args: &SummaryArgs) -> Result<u8> {
-    let losses = show(&args.recording, &args.window, args.cost, args.json)?;
+    let given = Given { cost: args.cost, calibration: calibration(&args.calibration)? };
+    let losses = show(&args.recording, &args.window, &given, args.json)?;
     Ok(exit_code(args.strict, &losses))
 }
 
@@ -65,8 +84,8 @@ pub fn exit_code(strict: bool, losses: &Losses) -> u8 {
 }
 
 /// Prints the summary of the recording at `path`, as text or JSON.
-pub fn show(path: &Path, spans: &[Span], cost: CostArgs, json: bool) -> Result<Losses> {
-    let report = read(path, spans, cost)?;
+pub fn show(path: &Path, spans: &[Span], given: &Given, json: bool) -> Result<Losses> {
+    let report = read(path, spans, given)?;
     if json {
         output::print_json(&report)?
     } else {
@@ -76,8 +95,15 @@ pub fn show(path: &Path, spans: &[Span], cost: CostArgs, json: bool) -> Result<L
 }
 
 /// Reads and sums up the recording at `path`.
-pub fn read(path: &Path, spans: &[Span], cost: CostArgs) -> Result<Report> {
+pub fn read(path: &Path, spans: &[Span], given: &Given) -> Result<Report> {
     let reader = Reader::open(path)?;
+    let options = Options { calibration: given.calibration.as_ref(), ..Options::default() };
+    if let Some(calibration) = options.calibration {
+        let named = |gpu: &gpumon_core::header::Gpu| calibration.of(&gpu.uuid).is_some();
+        for gpu in reader.header().gpus.iter().filter(|gpu| !named(gpu)) {
+            note(format_args!("gpumon: --calibration says nothing about {}; it is not corrected", gpu.uuid));
+        }
+    }
     let windows: Vec<Window> = spans
         .iter()
         .map(|span| Window {
@@ -86,7 +112,7 @@ pub fn read(path: &Path, spans: &[Span], cost: CostArgs) -> Result<Report> {
             to_us: span.to_us.unwrap_or(i64::MAX),
         })
         .collect();
-    let summary = summary::summarize(&reader, &windows)?;
+    let summary = summary::summarize(&reader, &windows, options)?;
     let outside = windows.iter().find(|w| w.from_us as f64 / 1e6 >= summary.duration_s);
     if let Some(window) = outside {
         bail!(
@@ -96,7 +122,7 @@ pub fn read(path: &Path, spans: &[Span], cost: CostArgs) -> Result<Report> {
         );
     }
     let losses = losses(&summary);
-    let cost = cost_of(&summary, cost);
+    let cost = cost_of(&summary, given.cost);
     Ok(Report { summary, losses, cost })
 }
 
@@ -211,14 +237,27 @@ fn energy(joules: f64) -> String {
 fn notes(gpu: &GpuSummary) -> String {
     let mut text = format!("{}  {}", gpu.name, gpu.uuid);
     if let (Some(low), Some(high)) = (gpu.energy_low_j, gpu.energy_high_j) {
-        let _ = write!(
-            text,
-            "\n  energy within {} and {}, apart from the sensor's gain",
-            energy(low),
-            energy(high)
-        );
+        let _ = write!(text, "\n  energy from {} to {} (90 %)", energy(low), energy(high));
+        let largest = gpu.energy_parts.and_then(largest_part);
+        let _ =
+            write!(text, "{}", largest.map_or(String::new(), |part| format!(", mostly because of {part}")));
     } else if let Some(method) = gpu.energy_method {
         let _ = write!(text, "\n  energy from {method} power alone: how far off it is cannot be told");
+    }
+    if let Some(short) = &gpu.energy_too_short {
+        let _ = write!(
+            text,
+            "\n  too short: ±{:.0} %; ±{:.0} % takes {:.2} s of this load, or {} repetitions",
+            short.now_pct, short.for_pct, short.least_s, short.repetitions
+        );
+    }
+    if gpu.energy_j.is_some() {
+        let _ = match &gpu.gain_source {
+            Some(source) => {
+                write!(text, "\n  corrected by {source}: the gain is known to ±{:.1} %", gpu.gain_pct)
+            }
+            None => write!(text, "\n  the sensor's gain may be off by ±{:.0} % besides", gpu.gain_pct),
+        };
     }
     if let Some(counter) = gpu.energy_counter_j {
         let _ = write!(text, "\n  the driver's counter says {}", energy(counter));
@@ -228,6 +267,18 @@ fn notes(gpu: &GpuSummary) -> String {
         let _ = write!(text, "\n  clock held down by: {} of the time", limits.collect::<Vec<_>>().join(", "));
     }
     text + "\n"
+}
+
+fn largest_part(parts: Parts) -> Option<&'static str> {
+    let all = [
+        (parts.noise_j, "noise"),
+        (parts.coverage_j, "power between readings"),
+        (parts.edge_j, "the window's edges between readings"),
+        (parts.lag_j, "the sensor's delay"),
+        (parts.counter_j, "the energy counter"),
+    ];
+    let largest = all.into_iter().max_by(|a, b| a.0.total_cmp(&b.0))?;
+    (largest.0 > 0.0).then_some(largest.1)
 }
 
 fn own_cost(summary: &Summary) -> String {

@@ -4,22 +4,37 @@
 //! events → windows → one pass over each table, a row at a time → Tally a GPU and window → Summary
 //! ```
 //!
-//! Memory does not grow with the recording. Energy comes from the best source that covers the window
-//! (see `energy`), and the source is named beside it.
+//! Memory does not grow with the recording; the ring is read twice, first for the noise of its readings. Energy with its
+//! interval is [`energy`](crate::energy)'s. What a meter said about a GPU's sensors ([`Options::calibration`]) corrects
+//! every power and energy of that GPU, and the raw figures stay beside them.
 
 use std::collections::BTreeMap;
 
+use gpumon_core::calibration::Calibration;
 use gpumon_core::header::{Header, OwnCost, State};
 use gpumon_core::rows::{CounterRow, EventKind, EventRow, FastRow, RingRow, SlowRow};
+use gpumon_core::timing::Characterisation;
 use serde::Serialize;
 
+use crate::energy::{NoiseFloor, Parts, Timing, TooShort};
 use crate::store::{Reader, Row, StoreError};
 
 mod energy;
+mod gain;
 pub mod reasons;
 mod tally;
 
+pub use gain::Raw;
 use tally::Tally;
+
+/// What is known of the GPUs beside the recording.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options<'a> {
+    /// Characterisations of sensors; one counts for the GPU and the driver that it names.
+    pub timing: &'a [Characterisation],
+    /// What meters said.
+    pub calibration: Option<&'a Calibration>,
+}
 
 /// A span of a recording, µs since its start.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,18 +100,31 @@ pub struct GpuSummary {
     pub name: String,
     /// Energy, J; absent if no sensor covers the span.
     pub energy_j: Option<f64>,
-    /// Where the energy comes from: `ring`, `counter`, `instant` or `average`.
+    /// Where most of the energy comes from: `ring`, `counter`, `instant` or `average`.
     pub energy_method: Option<&'static str>,
-    /// Lower bound of the energy as far as the recording can tell, J; the sensor's own gain is not in it.
-    /// Absent where energy comes from `instant` or `average`, which see too little to tell.
+    /// Lower end of the 90 % interval, J; the gain of the sensor (`gain_pct`) is not in it.
+    /// Absent where energy comes from `average`, which shows nothing of what it smears.
     pub energy_low_j: Option<f64>,
-    /// Upper bound likewise, J.
+    /// Upper end likewise, J.
     pub energy_high_j: Option<f64>,
-    /// The ring's readings integrated, J.
+    /// What the interval is made of: half widths, J.
+    pub energy_parts: Option<Parts>,
+    /// How much of the energy is the counter's, 0 to 1.
+    pub energy_counter_weight: Option<f64>,
+    /// Set if the interval is wide for the energy.
+    pub energy_too_short: Option<TooShort>,
+    /// How far the sensor's gain may be off (90 %), % of the energy, apart from the interval: 5 unless a meter
+    /// said better.
+    pub gain_pct: f64,
+    /// The meter's word, if figures are corrected by one.
+    pub gain_source: Option<String>,
+    /// The figures before that correction.
+    pub raw: Option<Raw>,
+    /// The ring's readings integrated as they are, J.
     pub energy_ring_j: Option<f64>,
-    /// Difference of the driver's energy counter, J, if it was read near both edges.
+    /// Difference of the driver's energy counter, J, corrected to the window's edges, if it was read near both.
     pub energy_counter_j: Option<f64>,
-    /// The short-window readings integrated, J.
+    /// The short-window readings integrated as they are, J.
     pub energy_instant_j: Option<f64>,
     /// Energy over time, W.
     pub power_mean_w: Option<f64>,
@@ -136,7 +164,7 @@ pub struct ClockLimit {
 }
 
 /// Sums up a recording, its named windows, and `extra` windows.
-pub fn summarize(reader: &Reader, extra: &[Window]) -> Result<Summary, StoreError> {
+pub fn summarize(reader: &Reader, extra: &[Window], options: Options<'_>) -> Result<Summary, StoreError> {
     let header = reader.header();
     let events = read_all::<EventRow>(reader)?;
     let counters = read_all::<CounterRow>(reader)?;
@@ -149,8 +177,9 @@ pub fn summarize(reader: &Reader, extra: &[Window]) -> Result<Summary, StoreErro
     windows.extend(extra.iter().map(|w| Window { to_us: w.to_us.min(duration_us), ..w.clone() }));
     windows[1..].sort_by_key(|w| (w.from_us, w.to_us));
 
-    let gpus = header.gpus.len();
-    let mut tallies: Vec<Vec<Tally>> = windows.iter().map(|w| vec![Tally::new(w); gpus]).collect();
+    let known = known(reader, options.timing)?;
+    let tally = |w: &Window| known.iter().map(|(timing, noise_w)| Tally::new(w, timing, *noise_w)).collect();
+    let mut tallies: Vec<Vec<Tally>> = windows.iter().map(tally).collect();
     let mut rows = 0;
     for batch in reader.batches::<RingRow>() {
         for row in batch? {
@@ -172,7 +201,10 @@ pub fn summarize(reader: &Reader, extra: &[Window]) -> Result<Summary, StoreErro
         each(&mut tallies, row.gpu, |t| t.counter(row));
     }
 
-    let mut spans = windows.iter().zip(tallies).map(|(w, tallies)| (w, gpu_summaries(header, tallies)));
+    let mut spans = windows
+        .iter()
+        .zip(tallies)
+        .map(|(w, tallies)| (w, gpu_summaries(header, tallies, options.calibration)));
     let whole = spans.next().map(|(_, gpus)| gpus).unwrap_or_default();
     Ok(Summary {
         simulated: header.simulated,
@@ -199,8 +231,26 @@ fn each(tallies: &mut [Vec<Tally>], gpu: i32, add: impl Fn(&mut Tally)) {
     }
 }
 
-fn gpu_summaries(header: &Header, tallies: Vec<Tally>) -> Vec<GpuSummary> {
-    header.gpus.iter().zip(tallies).map(|(gpu, tally)| tally.summary(gpu)).collect()
+fn gpu_summaries(header: &Header, tallies: Vec<Tally>, calibration: Option<&Calibration>) -> Vec<GpuSummary> {
+    let of = |uuid: &str| calibration.and_then(|c| c.of(uuid));
+    header.gpus.iter().zip(tallies).map(|(gpu, tally)| tally.summary(gpu, of(&gpu.uuid))).collect()
+}
+
+/// Each GPU's timing and the noise of its ring, W.
+fn known(reader: &Reader, found: &[Characterisation]) -> Result<Vec<(Timing, f64)>, StoreError> {
+    let gpus = &reader.header().gpus;
+    let mut floors = vec![NoiseFloor::default(); gpus.len()];
+    for batch in reader.batches::<RingRow>() {
+        for row in batch? {
+            if let Some(floor) = usize::try_from(row.gpu).ok().and_then(|gpu| floors.get_mut(gpu)) {
+                floor.add(row.mono_us, f64::from(row.power_mw));
+            }
+        }
+    }
+    let timing = gpus.iter().map(|gpu| {
+        Timing::new(found.iter().find(|found| found.uuid == gpu.uuid && found.driver == gpu.driver))
+    });
+    Ok(timing.zip(floors.iter().map(NoiseFloor::noise_w)).collect())
 }
 
 fn window_summary(window: &Window, gpus: Vec<GpuSummary>) -> WindowSummary {

@@ -1,11 +1,14 @@
 //! What is counted of one GPU over one span while the tables go by.
 
+use gpumon_core::calibration::Correction;
 use gpumon_core::header;
 use gpumon_core::rows::{CounterRow, FastRow, RingRow, SlowRow};
 use hdrhistogram::Histogram;
 
-use super::energy::{CounterSpan, Energy, Hold, Integral};
+use super::energy::{Hold, Integral};
+use super::gain;
 use super::{ClockLimit, GpuSummary, Window, reasons};
+use crate::energy::{Estimator, Timing};
 
 /// Weights of the histogram of power are in units of this many µs.
 const WEIGHT_US: i64 = 100;
@@ -18,7 +21,7 @@ pub(super) struct Tally {
     ring: Integral,
     instant: Integral,
     average: Integral,
-    counter: CounterSpan,
+    estimator: Estimator,
     ring_power: Power,
     fast_power: Power,
     ring_spacing_us: Histogram<u64>,
@@ -77,7 +80,8 @@ impl Power {
 }
 
 impl Tally {
-    pub(super) fn new(window: &Window) -> Self {
+    /// Counts over `window` of a GPU whose sensors have this timing and whose ring has this noise.
+    pub(super) fn new(window: &Window, timing: &Timing, noise_w: f64) -> Self {
         let (from_us, to_us) = (window.from_us, window.to_us);
         Self {
             from_us,
@@ -85,7 +89,7 @@ impl Tally {
             ring: Integral::new(Hold::Halves, from_us, to_us),
             instant: Integral::new(Hold::Forward, from_us, to_us),
             average: Integral::new(Hold::Forward, from_us, to_us),
-            counter: CounterSpan::new(from_us, to_us),
+            estimator: Estimator::new(from_us, to_us, timing, noise_w),
             ring_power: Power::new(),
             fast_power: Power::new(),
             ring_spacing_us: histogram(),
@@ -104,6 +108,7 @@ impl Tally {
     }
 
     pub(super) fn ring(&mut self, row: &RingRow) {
+        self.estimator.ring(row.mono_us, f64::from(row.power_mw));
         let power = &mut self.ring_power;
         self.ring.add(row.mono_us, f64::from(row.power_mw), |time_us, mw| power.held(time_us, mw));
         if self.holds(row.mono_us) {
@@ -116,6 +121,7 @@ impl Tally {
 
     pub(super) fn fast(&mut self, row: &FastRow) {
         if let Some(mw) = row.power_instant_mw {
+            self.estimator.instant(row.mono_us, f64::from(mw));
             let power = &mut self.fast_power;
             self.instant.add(row.mono_us, f64::from(mw), |time_us, mw| power.held(time_us, mw));
         }
@@ -158,39 +164,38 @@ impl Tally {
     }
 
     pub(super) fn counter(&mut self, row: &CounterRow) {
-        self.counter.add(row.mono_us, row.energy_mj, row.epoch);
+        self.estimator.counter(row);
     }
 
-    pub(super) fn summary(self, gpu: &header::Gpu) -> GpuSummary {
-        let (ring, counter) = (self.ring.energy(), self.counter.energy());
-        let (instant, average) = (self.instant.energy(), self.average.energy());
-        let sources = [("ring", ring), ("counter", counter), ("instant", instant), ("average", average)];
-        let best = sources.into_iter().find_map(|(method, energy)| Some((method, energy?)));
-        let disagreement = match (best, counter) {
-            (Some(("ring", best)), Some(counter)) => (best.j - counter.j).abs(),
-            _ => 0.0,
-        };
-        // What the short window does not see, or the trailing average smears, the recording cannot tell.
-        let bounded = best.filter(|(method, _)| matches!(*method, "ring" | "counter"));
-        let bound = |sign: f64| {
-            bounded.map(|(_, e): (_, Energy)| (e.j + sign * (e.spread_j + disagreement)).max(0.0))
-        };
+    /// The figures; `correction` is what a meter said about this GPU.
+    pub(super) fn summary(self, gpu: &header::Gpu, correction: Option<&Correction>) -> GpuSummary {
+        let (ring, instant) = (self.ring.energy_j(), self.instant.energy_j());
+        let best = self.estimator.finish(self.average.energy_j());
+        let parts = best.and_then(|b| b.parts);
+        let half_j = parts.map(|p| p.half_j());
+        let bound = |sign: f64| best.zip(half_j).map(|(b, half_j)| (b.j + sign * half_j).max(0.0));
         let seconds = (self.to_us - self.from_us) as f64 / 1e6;
         let power = if ring.is_some() { &self.ring_power } else { &self.fast_power };
         let spacing = |us: u64| us as f64 / 1e3;
         let has_spacing = !self.ring_spacing_us.is_empty();
         let reasons = self.reason_rows;
-        GpuSummary {
+        let summary = GpuSummary {
             uuid: gpu.uuid.clone(),
             name: gpu.name.clone(),
-            energy_j: best.map(|(_, e)| e.j),
-            energy_method: best.map(|(method, _)| method),
+            energy_j: best.map(|b| b.j),
+            energy_method: best.map(|b| b.method.name()),
             energy_low_j: bound(-1.0),
             energy_high_j: bound(1.0),
-            energy_ring_j: ring.map(|e| e.j),
-            energy_counter_j: counter.map(|e| e.j),
-            energy_instant_j: instant.map(|e| e.j),
-            power_mean_w: best.map(|(_, e)| e.j / seconds),
+            energy_parts: parts,
+            energy_counter_weight: best.map(|b| b.counter_weight),
+            energy_too_short: best.and_then(|b| b.too_short),
+            gain_pct: gain::UNKNOWN_PCT,
+            gain_source: None,
+            raw: None,
+            energy_ring_j: ring,
+            energy_counter_j: best.and_then(|b| b.counter_j),
+            energy_instant_j: instant,
+            power_mean_w: best.map(|b| b.j / seconds),
             power_p99_w: power.p99_w(),
             power_max_w: power.max_mw.map(|mw| f64::from(mw) / 1e3),
             distinct_power_per_s: if seconds > 0.0 { power.readings as f64 / seconds } else { 0.0 },
@@ -207,6 +212,10 @@ impl Tally {
                 .into_iter()
                 .map(|(reason, count)| ClockLimit { reason, share: count as f64 / reasons as f64 })
                 .collect(),
+        };
+        match correction {
+            Some(correction) => gain::corrected(summary, correction, seconds),
+            None => summary,
         }
     }
 }
