@@ -43,6 +43,8 @@ pub enum Command {
     End(MarkArgs),
     /// Energy and statistics of a recording, finished or still being written
     Summary(SummaryArgs),
+    /// Compare two recordings, or sets of repeated runs: energy, time, power
+    Diff(DiffArgs),
     /// Write a recording as one table, or draw it
     Export(ExportArgs),
     /// Make a killed recording whole
@@ -68,7 +70,7 @@ impl Command {
 }
 
 /// Where GPUs come from and which of them.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub struct DeviceArgs {
     /// `nvml`, `sim:h200`, `sim:a100`, `sim:FILE.toml` (simulated GPUs) or `replay:RECORDING`
     #[arg(long, default_value = "nvml", value_name = "DEVICE")]
@@ -101,7 +103,7 @@ pub struct DevicesArgs {
 }
 
 /// How to sample and where to.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub struct SampleArgs {
     #[command(flatten)]
     pub device: DeviceArgs,
@@ -159,9 +161,35 @@ pub struct RunArgs {
     pub cost: CostArgs,
     #[command(flatten)]
     pub calibration: CalibrationArgs,
+    /// Run the command this many times, each a recording in the folder NAME, and say how they vary; with `--vs` after
+    /// the command and a second one behind it, both by turns, and whether they differ
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=999))]
+    pub repeat: Option<u32>,
+    /// Runs before those that count, with --repeat [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=99))]
+    pub warmup: Option<u32>,
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     pub command: Vec<std::ffi::OsString>,
+}
+
+/// Arguments of `diff`.
+#[derive(Debug, Args)]
+pub struct DiffArgs {
+    /// A recording, or a folder of `run --repeat`
+    #[arg(value_name = "A")]
+    pub a: PathBuf,
+    /// What to compare it with [default: the other command of A, if A was made by turns with `--vs`]
+    #[arg(value_name = "B")]
+    pub b: Option<PathBuf>,
+    /// The window to compare [default: `command` if every run has it, else the whole recording]
+    #[arg(long, value_name = "NAME")]
+    pub window: Option<String>,
+    #[command(flatten)]
+    pub calibration: CalibrationArgs,
+    /// One JSON document on standard output
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Arguments of `mark`, `begin` and `end`.

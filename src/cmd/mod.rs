@@ -8,6 +8,7 @@ use crate::cli::Command;
 
 mod demo;
 mod devices;
+mod diff;
 mod export;
 mod fit;
 mod inputs;
@@ -18,7 +19,9 @@ mod predict;
 mod profile;
 mod record;
 mod recover;
+mod repeat;
 mod run;
+mod runs;
 mod session;
 mod summary;
 
@@ -40,6 +43,7 @@ pub fn run(command: &Command) -> Result<u8> {
         Command::Begin(args) => mark::run(args, EventKind::WindowBegin),
         Command::End(args) => mark::run(args, EventKind::WindowEnd),
         Command::Summary(args) => summary::run(args),
+        Command::Diff(args) => diff::run(args),
         Command::Export(args) => export::run(args),
         Command::Recover(args) => recover::run(args),
         Command::Profile(args) => profile::run(args),

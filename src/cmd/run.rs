@@ -2,7 +2,7 @@
 //!
 //! The command owns standard output; the report goes to standard error, and as JSON to `--summary`.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
@@ -21,8 +21,9 @@ use gpumon_monitor::record::Recorder;
 use regex::bytes::Regex;
 
 use super::session::{self, Scope};
-use super::{lines, summary};
-use crate::cli::RunArgs;
+use super::summary::Given;
+use super::{lines, repeat, summary};
+use crate::cli::{RunArgs, SampleArgs};
 use crate::export::file::{Output, is_stdout};
 use crate::output::{is_broken_pipe, note};
 use crate::signals::{self, Signal, Take};
@@ -34,19 +35,59 @@ const NOT_FOUND: u8 = 127;
 /// How long the command's last lines are waited for after its end.
 const LAST_LINES: Duration = Duration::from_millis(500);
 /// Name of the window that is the command's life.
-const WINDOW: &str = "command";
+pub const WINDOW: &str = "command";
 
-/// Runs the command and reports on it.
+/// Runs the command and reports on it, once or several times.
 pub fn run(args: &RunArgs) -> Result<u8> {
-    let (program, arguments) = args.command.split_first().context("no command was given")?;
+    if args.repeat.is_some() {
+        return repeat::run(args);
+    }
+    if args.warmup.is_some() {
+        bail!("--warmup counts runs of --repeat; give that too");
+    }
+    let (program, _) = args.command.split_first().context("no command was given")?;
     if let Err((code, why)) = find_program(program) {
         note(format_args!("gpumon: cannot run `{}`: {why}", program.to_string_lossy()));
         return Ok(code);
     }
     let summary_file = args.summary.as_deref().map(|path| summary_file(path, args)).transpose()?;
-    let given = summary::Given { cost: args.cost, calibration: summary::calibration(&args.calibration)? };
+    let given = Given { cost: args.cost, calibration: summary::calibration(&args.calibration)? };
     let signals = signals::listen(Take::Forwarded)?;
-    let mut recorder = session::start(&args.sample, Scope::Command)?;
+    let ended = record(args, &args.sample, &args.command, &signals)?;
+    let reported = match &ended {
+        Ended { code, recorded: None } => return Ok(*code),
+        Ended { .. } => report(args, &given, summary_file),
+    };
+    let losses = ended.recorded.unwrap_or(Ok(())).and(reported);
+    match (ended.code, losses) {
+        (0, losses) => Ok(summary::exit_code(args.sample.strict, &losses?)),
+        // The command's own failure is what its caller asked for.
+        (code, losses) => {
+            if let Err(error) = losses {
+                note(format_args!("gpumon: {error:#}"));
+            }
+            Ok(code)
+        }
+    }
+}
+
+/// How a command and the recording around it ended.
+pub struct Ended {
+    /// Exit code of the command, or why it could not be started.
+    pub code: u8,
+    /// Whether the recording is whole; `None` if the command never ran.
+    pub recorded: Option<Result<()>>,
+}
+
+/// Records around one run of a command.
+pub fn record(
+    args: &RunArgs,
+    sample: &SampleArgs,
+    command: &[OsString],
+    signals: &Receiver<Signal>,
+) -> Result<Ended> {
+    let (program, arguments) = command.split_first().context("no command was given")?;
+    let mut recorder = session::start(sample, Scope::Command)?;
     let server = session::marks();
     let mut command = Command::new(program);
     command.args(arguments);
@@ -63,13 +104,14 @@ pub fn run(args: &RunArgs) -> Result<u8> {
         Err(e) => {
             recorder.stop();
             note(format_args!("gpumon: cannot run `{}`: {e}", program.to_string_lossy()));
-            return Ok(if e.kind() == ErrorKind::NotFound { NOT_FOUND } else { CANNOT_EXECUTE });
+            let code = if e.kind() == ErrorKind::NotFound { NOT_FOUND } else { CANNOT_EXECUTE };
+            return Ok(Ended { code, recorded: None });
         }
     };
     let lines = child.stdout.take().map(|stdout| look_for_marks(stdout, &args.mark_regex)).transpose()?;
     let from_others = server.as_ref().map_or_else(never, |server| server.requests().clone());
     let from_output = lines.as_ref().map_or_else(never, |(marks, _)| marks.clone());
-    let status = wait(child, &signals, &mut recorder, [&from_others, &from_output])?;
+    let status = wait(child, signals, &mut recorder, [&from_others, &from_output])?;
     recorder.event(EventKind::WindowEnd, WINDOW);
     if let Some((marks, passing)) = lines {
         // What the command has written is passed on; its children may hold the pipe open for ever.
@@ -81,19 +123,8 @@ pub fn run(args: &RunArgs) -> Result<u8> {
     }
     from_others.try_iter().for_each(|marked| recorder.mark(marked));
     recorder.read_counters();
-    tail(&recorder, args.tail, &signals);
-    let ended = session::report_end(recorder.stop());
-    let reported = report(args, &given, summary_file);
-    match (exit_code(status), ended.and(reported)) {
-        (0, losses) => Ok(summary::exit_code(args.sample.strict, &losses?)),
-        // The command's own failure is what its caller asked for.
-        (code, losses) => {
-            if let Err(error) = losses {
-                note(format_args!("gpumon: {error:#}"));
-            }
-            Ok(code)
-        }
-    }
+    tail(&recorder, args.tail, signals);
+    Ok(Ended { code: exit_code(status), recorded: Some(session::report_end(recorder.stop())) })
 }
 
 /// Passes the command's standard output on and looks for marks in it.
@@ -160,14 +191,14 @@ fn tail(recorder: &Recorder, tail: Duration, signals: &Receiver<Signal>) {
 }
 
 /// The file for the summary, tried before anything runs. It appears under its name once it is whole.
-fn summary_file(path: &Path, args: &RunArgs) -> Result<Output> {
+pub fn summary_file(path: &Path, args: &RunArgs) -> Result<Output> {
     if is_stdout(path) {
         bail!("--summary writes to a file, because the command owns standard output; name a file");
     }
     Output::create(path, args.sample.force, &args.sample.output).context("--summary")
 }
 
-fn report(args: &RunArgs, given: &summary::Given, file: Option<Output>) -> Result<summary::Losses> {
+fn report(args: &RunArgs, given: &Given, file: Option<Output>) -> Result<summary::Losses> {
     let summary = summary::read(&args.sample.output, &[], given)?;
     note(summary::text(&summary, Some(WINDOW)).trim_end());
     if let Some(mut file) = file {
@@ -184,7 +215,7 @@ fn exit_code(status: ExitStatus) -> u8 {
 }
 
 /// Looks for the program before anything is recorded.
-fn find_program(program: &OsStr) -> Result<(), (u8, &'static str)> {
+pub fn find_program(program: &OsStr) -> Result<(), (u8, &'static str)> {
     let missing = (NOT_FOUND, "no such command; see whether it is installed and on PATH");
     let path = Path::new(program);
     if program.is_empty() {

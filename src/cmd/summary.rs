@@ -19,8 +19,9 @@ use crate::output::{self, note};
 /// A recording's summary with what only this command adds.
 #[derive(Serialize)]
 pub struct Report {
+    /// What the recording says.
     #[serde(flatten)]
-    summary: Summary,
+    pub summary: Summary,
     /// What was lost.
     pub losses: Losses,
     /// Cost and emissions of the whole recording, as far as they were asked for.
