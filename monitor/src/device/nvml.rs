@@ -137,9 +137,12 @@ fn identify(device: &nvml_wrapper::Device<'static>, index: u32, driver: &str) ->
         .map(Megahertz)
         .collect();
     sm_clocks.sort_unstable();
+    let name = device.name()?;
     Ok(Identity {
         index,
-        name: device.name()?,
+        // A library over simulated GPUs names them so, and what is recorded from it says so too.
+        simulated: name.contains("(simulated)"),
+        name,
         uuid: device.uuid()?,
         pci_id: device.pci_info()?.bus_id.to_uppercase(),
         driver: driver.into(),
@@ -148,7 +151,6 @@ fn identify(device: &nvml_wrapper::Device<'static>, index: u32, driver: &str) ->
         sm_clocks,
         mig,
         mig_uuids: (0..mig_count).filter_map(|i| device.mig_device_by_index(i).ok()?.uuid().ok()).collect(),
-        simulated: false,
     })
 }
 
