@@ -18,7 +18,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use gpumon_core::units::MonoUs;
+use gpumon_core::units::{MonoUs, WallUs};
 use gpumon_simgpu::SimGpu;
 
 use crate::elf::{self, ElfError};
@@ -42,6 +42,22 @@ pub enum FakeError {
     /// The library that was built.
     #[error(transparent)]
     Elf(#[from] ElfError),
+}
+
+/// What is true of a fake library's GPUs.
+#[derive(Debug)]
+pub struct Truth {
+    /// Wall-clock time of time zero.
+    pub zero: WallUs,
+    /// The GPUs, with all changes until now.
+    pub gpus: Vec<SimGpu>,
+}
+
+impl Truth {
+    /// The moment of a wall-clock time, in the GPUs' own time.
+    pub fn at(&self, wall: WallUs) -> MonoUs {
+        MonoUs(wall.0 - self.zero.0)
+    }
 }
 
 /// A folder with a library, a script, and a state that processes share.
@@ -113,12 +129,11 @@ impl Fake {
         Ok(World::open(Script::load(&self.script)?)?)
     }
 
-    /// The GPUs as they are now, for their truth, and the monotonic time of their time zero. Begins
-    /// the state if no process did.
-    pub fn truth(&self) -> Result<(MonoUs, Vec<SimGpu>), FakeError> {
+    /// The GPUs as they are now, for what is true of them. Begins the state if no process did.
+    pub fn truth(&self) -> Result<Truth, FakeError> {
         let world = self.world()?;
         let gpus = (0..world.gpu_count()).filter_map(|gpu| world.look(gpu, |m, _| m.sim.clone()).ok());
-        Ok((world.zero(), gpus.collect()))
+        Ok(Truth { zero: WallUs(world.wall_us(MonoUs(0))), gpus: gpus.collect() })
     }
 
     /// How often a function was called for a GPU, or, with `None`, without one.

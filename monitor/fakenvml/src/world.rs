@@ -95,11 +95,6 @@ impl World {
         })
     }
 
-    /// When the world began.
-    pub(crate) fn zero(&self) -> MonoUs {
-        self.zero
-    }
-
     /// Time since the world began.
     pub(crate) fn now(&self) -> MonoUs {
         MonoUs(RealClock.mono().since_us(self.zero))

@@ -119,7 +119,7 @@ fn changes_are_seen_by_the_next_process_and_by_the_truth() {
     }
     let fake = Fake::new("privileged = true\n").unwrap();
     child_succeeds(TEST, &fake);
-    let settings = |fake: &Fake| *fake.truth().unwrap().1[0].settings();
+    let settings = |fake: &Fake| *fake.truth().unwrap().gpus[0].settings();
     assert_eq!(settings(&fake).limit, Milliwatts(400_000));
     assert_eq!(settings(&fake).locked, Some((Megahertz(345), Megahertz(600))));
     child_succeeds(TEST, &fake);
