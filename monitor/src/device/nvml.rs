@@ -101,10 +101,15 @@ impl NvmlDevice {
     fn open(nvml: &'static Nvml, index: u32, driver: &str, clock: Arc<dyn Clock>) -> Result<Self, NvmlError> {
         let device = nvml.device_by_index(index)?;
         let identity = identify(&device, index, driver)?;
+        // A failure that may pass does not cost the sensor; one that will not does.
         let first_that_answers = |id| {
-            [Field::gpu(id), Field::module(id)]
-                .into_iter()
-                .find(|&field| nvml_ext::fields(&device, [field]).is_ok_and(|[value]| value.is_ok()))
+            let tried = [Field::gpu(id), Field::module(id)].map(|field| {
+                let value = nvml_ext::fields(&device, [field]).and_then(|[value]| value);
+                (field, value.map_err(read_error))
+            });
+            let answers = tried.iter().find(|(_, value)| value.is_ok());
+            let may = || tried.iter().find(|(_, value)| value.as_ref().is_err_and(|e| !e.is_final()));
+            answers.or_else(may).map(|&(field, _)| field)
         };
         let instant = first_that_answers(nvml_ext::POWER_INSTANT);
         let average = first_that_answers(nvml_ext::POWER_AVERAGE);
