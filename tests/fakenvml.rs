@@ -356,6 +356,46 @@ fn missing_symbol_for_initialisation_is_said_in_one_sentence() {
 }
 
 #[test]
+fn hang_before_the_start_costs_one_gpu_and_not_the_program() {
+    for call in ["nvmlDeviceGetTemperature", "nvmlDeviceGetName"] {
+        let fake = fake(&format!("{TWO}[[fault]]\nkind = \"hang\"\ncall = \"{call}\"\ngpu = 0\n"));
+        let args = record_args(&fake, "2");
+        let output = ends_within(20, &fake, &args.iter().map(String::as_str).collect::<Vec<_>>());
+        let summary = json(&output);
+        let uuid = fake.truth().unwrap().gpus[1].uuid();
+        assert_eq!(summary["gpus"].as_array().unwrap().len(), 1, "{call}: {summary}");
+        assert_eq!(summary["gpus"][0]["uuid"], uuid);
+        assert!(text(&output.stderr).contains("has not returned"), "{}", text(&output.stderr));
+        goes_on(&fake, 0, 2);
+        let listed = json(&ends_within(20, &fake, &["devices", "--json"]));
+        assert_eq!(listed["gpus"].as_array().unwrap().last().unwrap()["uuid"], uuid);
+    }
+}
+
+#[test]
+fn hang_of_initialisation_is_said() {
+    let fake = fake("[[fault]]\nkind = \"hang\"\ncall = \"nvmlInit_v2\"\n");
+    let output = ends_within(20, &fake, &["devices"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("has not returned"), "{}", text(&output.stderr));
+}
+
+/// What the program gives, if it ends within this many seconds.
+#[track_caller]
+fn ends_within(seconds: u64, fake: &Fake, args: &[&str]) -> Output {
+    let mut child = command(fake, args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let started = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if started.elapsed() > Duration::from_secs(seconds) {
+            child.kill().unwrap();
+            panic!("{args:?} does not end");
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    child.wait_with_output().unwrap()
+}
+
+#[test]
 fn error_at_the_first_call_does_not_cost_a_sensor_for_the_whole_recording() {
     let script = "[[fault]]\nkind = \"error\"\ncall = \"nvmlDeviceGetFieldValues\"\nfor_calls = 2\n\
                   error = \"TIMEOUT\"\n";

@@ -22,6 +22,7 @@ use nvml_wrapper::gpm::{GpmSample, gpm_metrics_get};
 use nvml_wrapper_sys::bindings::nvmlSample_t;
 
 use super::nvml_ext::{self, Field};
+use super::patience;
 use super::{
     ACTIVITY_MIN_US, Activity, Device, Identity, OpenError, Power, PowerSample, ReadError, SlowSensor,
 };
@@ -31,15 +32,20 @@ pub(super) fn open(rest: &str, clock: Arc<dyn Clock>) -> Result<Vec<Arc<dyn Devi
     if !rest.is_empty() {
         return Err(OpenError::UnknownSpec(format!("nvml:{rest}")));
     }
-    let nvml = library()?;
-    let count = nvml.device_count().map_err(driver_error)?;
-    let driver = nvml.sys_driver_version().unwrap_or_default();
+    let opened = patience::answer(|| {
+        let nvml = library()?;
+        let count = nvml.device_count().map_err(driver_error)?;
+        Ok((nvml, count, nvml.sys_driver_version().unwrap_or_default()))
+    });
+    let (nvml, count, driver) = opened.ok_or_else(|| OpenError::Driver(patience::no_answer()))??;
     let mut devices: Vec<Arc<dyn Device>> = Vec::new();
     for index in 0..count {
-        match NvmlDevice::open(nvml, index, &driver, clock.clone()) {
-            Ok(device) => devices.push(Arc::new(device)),
-            // One failing GPU never hides the others.
-            Err(e) => tracing::warn!("GPU {index} cannot be read and is left out: {e}"),
+        let (driver, clock) = (driver.clone(), clock.clone());
+        // One failing GPU never hides the others.
+        match patience::answer(move || NvmlDevice::open(nvml, index, &driver, clock)) {
+            Some(Ok(device)) => devices.push(Arc::new(device)),
+            Some(Err(e)) => tracing::warn!("GPU {index} cannot be read and is left out: {e}"),
+            None => tracing::warn!("GPU {index} cannot be read and is left out: {}", patience::no_answer()),
         }
     }
     Ok(devices)
