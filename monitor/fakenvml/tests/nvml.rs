@@ -129,6 +129,39 @@ fn changes_are_seen_by_the_next_process_and_by_the_truth() {
 }
 
 #[test]
+fn processes_that_die_while_they_change_things_leave_a_state_that_works() {
+    const TEST: &str = "processes_that_die_while_they_change_things_leave_a_state_that_works";
+    if std::env::var_os(CHILD).is_some() {
+        let nvml = Nvml::builder().lib_path("libnvidia-ml.so.1".as_ref()).init().unwrap();
+        let mut device = nvml.device_by_index(0).unwrap();
+        for step in 0.. {
+            device.set_power_management_limit(300_000 + step % 1_000).unwrap();
+        }
+    }
+    let fake = Fake::new("privileged = true\n").unwrap();
+    for _ in 0..3 {
+        let start = || {
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            command.args(["--exact", TEST]).env(CHILD, "1").envs(fake.environment());
+            command.stdout(std::process::Stdio::null()).spawn().unwrap()
+        };
+        let children = [start(), start(), start()];
+        std::thread::sleep(std::time::Duration::from_millis(400));
+        for mut child in children {
+            child.kill().unwrap();
+            assert_eq!(child.wait().unwrap().code(), None, "killed, not failed");
+        }
+    }
+    let limit = fake.truth().unwrap().gpus[0].settings().limit;
+    assert!((Milliwatts(300_000)..Milliwatts(301_000)).contains(&limit), "{limit}");
+    let calls = fake.calls("nvmlDeviceSetPowerManagementLimit", Some(0)).unwrap();
+    let log = std::fs::read_to_string(fake.folder().join("state")).unwrap();
+    let lines = log.lines().filter(|line| line.contains("power_limit")).count() as u64;
+    // Each of the nine may have been killed between counting its last call and writing it.
+    assert!((calls - 9..=calls).contains(&lines) && calls > 100, "{calls} calls, {lines} lines");
+}
+
+#[test]
 fn wrong_arguments_are_refused_as_the_library_does() {
     in_child("wrong_arguments_are_refused_as_the_library_does", "", |nvml| {
         // SAFETY: the library is loaded for as long as the process lives; wrong pointers are null.
