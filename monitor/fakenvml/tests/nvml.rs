@@ -228,6 +228,71 @@ fn instances_are_made_where_they_fit_and_are_devices() {
 }
 
 #[test]
+fn instances_tell_their_sizes_and_places() {
+    in_child("instances_tell_their_sizes_and_places", "privileged = true", |nvml| {
+        let device = nvml.device_by_index(0).unwrap();
+        device.set_mig_mode(true).unwrap();
+        // SAFETY: valid handles and places with room for what is asked; the library stays loaded.
+        unsafe {
+            let handle = device.handle();
+            let lib = sys::NvmlLib::new("libnvidia-ml.so.1").unwrap();
+            let mut info: sys::nvmlGpuInstanceProfileInfo_v2_t = std::mem::zeroed();
+            let profile = lib.nvmlDeviceGetGpuInstanceProfileInfoV.as_ref().unwrap();
+            assert_eq!(profile(handle, 3, &mut info), 25);
+            info.version = size_of_val(&info) as u32 | 2 << 24;
+            assert_eq!(profile(handle, 3, &mut info), 0);
+            assert_eq!((info.id, info.sliceCount, info.instanceCount), (5, 4, 1));
+            assert_eq!(profile(handle, 5, &mut info), 3, "no eighth slice");
+            let (mut count, mut places) = (0, [std::mem::zeroed::<sys::nvmlGpuInstancePlacement_t>(); 8]);
+            let possible = lib.nvmlDeviceGetGpuInstancePossiblePlacements_v2.as_ref().unwrap();
+            assert_eq!(possible(handle, 9, std::ptr::null_mut(), &mut count), 0);
+            assert_eq!(possible(handle, 9, places.as_mut_ptr(), &mut count), 0);
+            assert_eq!((count, places[1].start, places[1].size), (2, 4, 4));
+            let mut gi = std::ptr::null_mut();
+            let create = lib.nvmlDeviceCreateGpuInstanceWithPlacement.as_ref().unwrap();
+            let wrong = sys::nvmlGpuInstancePlacement_t { start: 3, size: 4 };
+            assert_eq!(create(handle, 9, &wrong, &mut gi), 2);
+            assert_eq!(create(handle, 9, &places[1], &mut gi), 0);
+            assert_eq!(create(handle, 9, &places[1], &mut gi), 23, "taken");
+            let capacity = lib.nvmlDeviceGetGpuInstanceRemainingCapacity.as_ref().unwrap();
+            assert_eq!((capacity(handle, 19, &mut count), count), (0, 4));
+            let mut all = [std::ptr::null_mut(); 8];
+            assert_eq!(
+                lib.nvmlDeviceGetGpuInstances.as_ref().unwrap()(handle, 9, all.as_mut_ptr(), &mut count),
+                0
+            );
+            let mut found: sys::nvmlGpuInstanceInfo_t = std::mem::zeroed();
+            assert_eq!(lib.nvmlGpuInstanceGetInfo.as_ref().unwrap()(all[0], &mut found), 0);
+            assert_eq!((count, found.profileId, found.placement.start, found.device), (1, 9, 4, handle));
+            assert_eq!(lib.nvmlDeviceGetGpuInstanceById.as_ref().unwrap()(handle, found.id, &mut gi), 0);
+            assert_eq!(gi, all[0]);
+
+            let mut info: sys::nvmlComputeInstanceProfileInfo_t = std::mem::zeroed();
+            let profile = lib.nvmlGpuInstanceGetComputeInstanceProfileInfo.as_ref().unwrap();
+            assert_eq!(profile(gi, 0, 0, &mut info), 0);
+            assert_eq!((info.id, info.sliceCount, info.instanceCount), (0, 1, 3));
+            assert_eq!(profile(gi, 3, 0, &mut info), 3, "four slices in three");
+            let mut ci = std::ptr::null_mut();
+            let create = lib.nvmlGpuInstanceCreateComputeInstanceWithPlacement.as_ref().unwrap();
+            let place = sys::nvmlComputeInstancePlacement_t { start: 1, size: 1 };
+            assert_eq!(create(gi, 0, &place, &mut ci), 0);
+            let mut found: sys::nvmlComputeInstanceInfo_t = std::mem::zeroed();
+            assert_eq!(lib.nvmlComputeInstanceGetInfo_v2.as_ref().unwrap()(ci, &mut found), 0);
+            assert_eq!((found.placement.start, found.profileId, found.gpuInstance), (1, 0, gi));
+            let capacity = lib.nvmlGpuInstanceGetComputeInstanceRemainingCapacity.as_ref().unwrap();
+            assert_eq!((capacity(gi, 0, &mut count), count), (0, 2));
+            let mut all = [std::ptr::null_mut(); 8];
+            let list = lib.nvmlGpuInstanceGetComputeInstances.as_ref().unwrap();
+            assert_eq!((list(gi, 0, all.as_mut_ptr(), &mut count), count, all[0]), (0, 1, ci));
+            let mut attributes: sys::nvmlDeviceAttributes_t = std::mem::zeroed();
+            let mig = device.mig_device_by_index(0).unwrap().handle();
+            assert_eq!(lib.nvmlDeviceGetAttributes_v2.as_ref().unwrap()(mig, &mut attributes), 0);
+            assert_eq!((attributes.gpuInstanceSliceCount, attributes.computeInstanceSliceCount), (3, 1));
+        }
+    });
+}
+
+#[test]
 fn faults_strike_by_call_and_by_time() {
     const SCRIPT: &str = r#"
         count = 2
