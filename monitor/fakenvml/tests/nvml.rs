@@ -211,7 +211,7 @@ fn instances_are_made_where_they_fit_and_are_devices() {
             assert!(matches!(device.set_mig_mode(false), Err(NvmlError::InUse)));
             assert_eq!(lib.nvmlGpuInstanceDestroy.as_ref().unwrap()(first), 19);
             let mig = device.mig_device_by_index(0).unwrap();
-            assert!(mig.name().unwrap().contains("MIG 3g.70gb"), "{}", mig.name().unwrap());
+            assert!(mig.name().unwrap().contains("MIG 3g.71gb"), "{}", mig.name().unwrap());
             assert!(mig.uuid().unwrap().starts_with("MIG-"));
             assert!(mig.mig_is_mig_device_handle().unwrap());
             assert!(matches!(mig.power_usage(), Err(NvmlError::NotSupported)));

@@ -25,10 +25,12 @@ pub(super) fn uuid_of(device: Device, own: &str) -> String {
     format!("MIG-{:08x}-{:04x}-0000-{:04x}-{:012x}", a >> 32, a >> 16 & 0xFFFF, a & 0xFFFF, b >> 16)
 }
 
-/// Size of a GPU instance as NVML's names give it: `3g.71gb`.
+/// Size of a GPU instance as NVML's names give it, `3g.71gb`: its share of the whole GPU's memory in
+/// GiB rounded up. Fits the names that the MIG User Guide lists for A100, H100 and H200.
 pub(super) fn size_name(call: &Call<'_>, size: &gpumon_core::geometry::MigProfile) -> String {
-    let bytes = memory_of(call, size);
-    format!("{}g.{}gb", size.slices, (bytes as f64 / f64::from(1 << 30)).round())
+    let whole_gib = call.world.script.spec.mem_total_bytes.div_ceil(1 << 30) as f64;
+    let slots = f64::from(gpumon_core::geometry::SEVEN_SLICES.memory_slots);
+    format!("{}g.{}gb", size.slices, (whole_gib * f64::from(size.memory_slots) / slots).round())
 }
 
 /// Memory of a GPU instance, bytes.
