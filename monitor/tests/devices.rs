@@ -3,8 +3,9 @@
 
 use std::sync::Arc;
 
-use gpumon_core::clock::{Clock, VirtualClock};
+use gpumon_core::clock::{Clock, RealClock, VirtualClock};
 use gpumon_core::units::{MonoUs, WallUs};
+use gpumon_fakenvml::testing::Fake;
 use gpumon_monitor::device::{self, Device, ReadError, Sensors, SlowSensor};
 use gpumon_monitor::record::{Config, Session};
 use gpumon_monitor::store::Store;
@@ -50,15 +51,40 @@ fn record(path: &std::path::Path, spec: &str, duration_us: i64) {
 fn every_backend_keeps_the_promises_of_the_trait() {
     let scratch = tempfile::tempdir().unwrap();
     for (spec, clock, devices) in backends(scratch.path()) {
-        for device in &devices {
-            identity_is_whole(&spec, device.as_ref());
-            unsupported_stays_unsupported(&spec, device.as_ref());
-            power_is_plausible(&spec, device.as_ref(), &clock);
-            ring_gives_each_reading_once_in_order(&spec, device.as_ref(), &clock);
-            the_counter_never_falls(&spec, device.as_ref(), &clock);
-            slow_sensors_stay_in_their_ranges(&spec, device.as_ref());
-        }
+        devices.iter().for_each(|device| keeps_its_promises(&spec, device.as_ref(), clock.as_ref()));
     }
+}
+
+/// The real NVML backend on a fake library. The library has to be in the environment when a process
+/// starts, so the test runs itself again as a child.
+#[test]
+fn the_nvml_backend_keeps_the_promises_of_the_trait() {
+    const CHILD: &str = "GPUMON_TEST_CHILD";
+    if std::env::var_os(CHILD).is_some() {
+        let devices = device::open("nvml", Arc::new(RealClock)).unwrap();
+        assert_eq!(devices.len(), 1);
+        return keeps_its_promises("nvml", devices[0].as_ref(), &RealClock);
+    }
+    for gpus in ["h200", "a100"] {
+        let fake = Fake::new(&format!("gpus = \"{gpus}\"")).unwrap();
+        let child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "the_nvml_backend_keeps_the_promises_of_the_trait", "--nocapture"])
+            .env(CHILD, "1")
+            .envs(fake.environment())
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&child.stdout) + String::from_utf8_lossy(&child.stderr);
+        assert!(child.status.success() && text.contains("1 passed"), "{gpus}: {text}");
+    }
+}
+
+fn keeps_its_promises(spec: &str, device: &dyn Device, clock: &dyn Clock) {
+    identity_is_whole(spec, device);
+    unsupported_stays_unsupported(spec, device);
+    power_is_plausible(spec, device, clock);
+    ring_gives_each_reading_once_in_order(spec, device, clock);
+    the_counter_never_falls(spec, device, clock);
+    slow_sensors_stay_in_their_ranges(spec, device);
 }
 
 fn identity_is_whole(spec: &str, device: &dyn Device) {
@@ -79,7 +105,7 @@ fn unsupported_stays_unsupported(spec: &str, device: &dyn Device) {
     }
 }
 
-fn power_is_plausible(spec: &str, device: &dyn Device, clock: &VirtualClock) {
+fn power_is_plausible(spec: &str, device: &dyn Device, clock: &dyn Clock) {
     for _ in 0..10 {
         clock.sleep_until(clock.mono().plus_us(100_000));
         let power = device.power().unwrap();
@@ -91,7 +117,7 @@ fn power_is_plausible(spec: &str, device: &dyn Device, clock: &VirtualClock) {
     }
 }
 
-fn ring_gives_each_reading_once_in_order(spec: &str, device: &dyn Device, clock: &VirtualClock) {
+fn ring_gives_each_reading_once_in_order(spec: &str, device: &dyn Device, clock: &dyn Clock) {
     let mut known = clock.wall();
     let mut all = Vec::new();
     for _ in 0..5 {
@@ -108,7 +134,7 @@ fn ring_gives_each_reading_once_in_order(spec: &str, device: &dyn Device, clock:
     assert!((115..=130).contains(&all.len()), "{spec}: 50 a second, not {}", all.len());
 }
 
-fn the_counter_never_falls(spec: &str, device: &dyn Device, clock: &VirtualClock) {
+fn the_counter_never_falls(spec: &str, device: &dyn Device, clock: &dyn Clock) {
     let mut last = device.energy_counter().unwrap();
     for _ in 0..5 {
         clock.sleep_until(clock.mono().plus_us(150_000));

@@ -1,6 +1,7 @@
 //! `gpumon devices`: each GPU with its limits, clocks and the sensors that work.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use anyhow::Result;
 use gpumon_monitor::device::{Device, Sensors};
@@ -37,7 +38,7 @@ struct Gpu {
 /// Lists GPUs. One that cannot be read is listed with the reason.
 pub fn run(args: &DevicesArgs) -> Result<u8> {
     let devices = session::open(&args.device, Scope::Machine)?;
-    let report = Report { gpus: devices.iter().map(|d| describe(d.as_ref())).collect() };
+    let report = Report { gpus: devices.iter().map(describe).collect() };
     if args.json {
         output::print_json(&report)?
     } else {
@@ -46,9 +47,9 @@ pub fn run(args: &DevicesArgs) -> Result<u8> {
     Ok(DONE)
 }
 
-fn describe(device: &dyn Device) -> Gpu {
+fn describe(device: &Arc<dyn Device>) -> Gpu {
     let id = device.identity();
-    let probed = Sensors::probe(device);
+    let probed = Sensors::probe_patiently(device);
     let (sensors, unsupported) = probed.as_ref().map(Sensors::names).unwrap_or_default();
     Gpu {
         index: id.index,

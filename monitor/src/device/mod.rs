@@ -17,6 +17,7 @@ use gpumon_core::units::{Megahertz, Millijoules, Milliwatts, WallUs};
 
 pub mod nvml;
 mod nvml_ext;
+mod patience;
 pub mod replay;
 pub mod select;
 pub mod sim;
@@ -282,6 +283,13 @@ impl Sensors {
             slow,
             activity: answers(device.activity())?,
         })
+    }
+
+    /// The same, but a driver that does not return from a call within a few seconds is an error.
+    pub fn probe_patiently(device: &Arc<dyn Device>) -> Result<Self, ReadError> {
+        let asked = device.clone();
+        patience::answer(move || Self::probe(asked.as_ref()))
+            .unwrap_or_else(|| Err(ReadError::Transient(patience::no_answer())))
     }
 
     /// Names of the sensors that answer and of those that do not.

@@ -22,6 +22,7 @@ use nvml_wrapper::gpm::{GpmSample, gpm_metrics_get};
 use nvml_wrapper_sys::bindings::nvmlSample_t;
 
 use super::nvml_ext::{self, Field};
+use super::patience;
 use super::{
     ACTIVITY_MIN_US, Activity, Device, Identity, OpenError, Power, PowerSample, ReadError, SlowSensor,
 };
@@ -31,15 +32,20 @@ pub(super) fn open(rest: &str, clock: Arc<dyn Clock>) -> Result<Vec<Arc<dyn Devi
     if !rest.is_empty() {
         return Err(OpenError::UnknownSpec(format!("nvml:{rest}")));
     }
-    let nvml = library()?;
-    let count = nvml.device_count().map_err(driver_error)?;
-    let driver = nvml.sys_driver_version().unwrap_or_default();
+    let opened = patience::answer(|| {
+        let nvml = library()?;
+        let count = nvml.device_count().map_err(driver_error)?;
+        Ok((nvml, count, nvml.sys_driver_version().unwrap_or_default()))
+    });
+    let (nvml, count, driver) = opened.ok_or_else(|| OpenError::Driver(patience::no_answer()))??;
     let mut devices: Vec<Arc<dyn Device>> = Vec::new();
     for index in 0..count {
-        match NvmlDevice::open(nvml, index, &driver, clock.clone()) {
-            Ok(device) => devices.push(Arc::new(device)),
-            // One failing GPU never hides the others.
-            Err(e) => tracing::warn!("GPU {index} cannot be read and is left out: {e}"),
+        let (driver, clock) = (driver.clone(), clock.clone());
+        // One failing GPU never hides the others.
+        match patience::answer(move || NvmlDevice::open(nvml, index, &driver, clock)) {
+            Some(Ok(device)) => devices.push(Arc::new(device)),
+            Some(Err(e)) => tracing::warn!("GPU {index} cannot be read and is left out: {e}"),
+            None => tracing::warn!("GPU {index} cannot be read and is left out: {}", patience::no_answer()),
         }
     }
     Ok(devices)
@@ -101,10 +107,15 @@ impl NvmlDevice {
     fn open(nvml: &'static Nvml, index: u32, driver: &str, clock: Arc<dyn Clock>) -> Result<Self, NvmlError> {
         let device = nvml.device_by_index(index)?;
         let identity = identify(&device, index, driver)?;
+        // A failure that may pass does not cost the sensor; one that will not does.
         let first_that_answers = |id| {
-            [Field::gpu(id), Field::module(id)]
-                .into_iter()
-                .find(|&field| nvml_ext::fields(&device, [field]).is_ok_and(|[value]| value.is_ok()))
+            let tried = [Field::gpu(id), Field::module(id)].map(|field| {
+                let value = nvml_ext::fields(&device, [field]).and_then(|[value]| value);
+                (field, value.map_err(read_error))
+            });
+            let answers = tried.iter().find(|(_, value)| value.is_ok());
+            let may = || tried.iter().find(|(_, value)| value.as_ref().is_err_and(|e| !e.is_final()));
+            answers.or_else(may).map(|&(field, _)| field)
         };
         let instant = first_that_answers(nvml_ext::POWER_INSTANT);
         let average = first_that_answers(nvml_ext::POWER_AVERAGE);
@@ -137,9 +148,12 @@ fn identify(device: &nvml_wrapper::Device<'static>, index: u32, driver: &str) ->
         .map(Megahertz)
         .collect();
     sm_clocks.sort_unstable();
+    let name = device.name()?;
     Ok(Identity {
         index,
-        name: device.name()?,
+        // A library over simulated GPUs names them so, and what is recorded from it says so too.
+        simulated: name.contains("(simulated)"),
+        name,
         uuid: device.uuid()?,
         pci_id: device.pci_info()?.bus_id.to_uppercase(),
         driver: driver.into(),
@@ -148,7 +162,6 @@ fn identify(device: &nvml_wrapper::Device<'static>, index: u32, driver: &str) ->
         sm_clocks,
         mig,
         mig_uuids: (0..mig_count).filter_map(|i| device.mig_device_by_index(i).ok()?.uuid().ok()).collect(),
-        simulated: false,
     })
 }
 

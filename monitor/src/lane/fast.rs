@@ -76,14 +76,30 @@ impl FastLane {
             }
             Ok(power) => {
                 let beyond = [power.instant, power.average].into_iter().flatten().find(|p| *p > self.ceiling);
-                match beyond {
-                    Some(p) => self.power_trouble.failed(now_us, EventKind::Implausible, p.to_string(), out),
-                    None => self.power_trouble.over(out),
+                match (beyond, self.silent(power)) {
+                    (Some(p), _) => {
+                        self.power_trouble.failed(now_us, EventKind::Implausible, p.to_string(), out);
+                    }
+                    (None, Some(sensor)) => {
+                        let detail = format!("{sensor} gave nothing");
+                        self.power_trouble.failed(now_us, EventKind::ReadFailed, detail, out);
+                    }
+                    (None, None) => self.power_trouble.over(out),
                 }
                 let keep = |p: Option<Milliwatts>| p.filter(|p| *p <= self.ceiling);
                 Ok(Power { instant: keep(power.instant), average: keep(power.average) })
             }
         }
+    }
+
+    /// The sensor that answered when it was tried and is absent from a reading.
+    fn silent(&self, power: Power) -> Option<&'static str> {
+        let is = |works, value: Option<Milliwatts>, name| (works && value.is_none()).then_some(name);
+        is(self.sensors.power_instant, power.instant, "power_instant_mw").or(is(
+            self.sensors.power_average,
+            power.average,
+            "power_average_mw",
+        ))
     }
 
     fn read_clock(&mut self, now_us: i64, out: &mut dyn Outbox) -> Result<Option<i32>, ReadError> {

@@ -65,15 +65,15 @@ struct LaneGroup {
 }
 
 impl Session {
-    /// Asks each GPU's sensors once and lays out its lanes. A GPU that is lost already is left out, with a
-    /// warning; if none is left, the error is that of the last.
+    /// Asks each GPU's sensors once and lays out its lanes. A GPU that is lost already, or whose driver does
+    /// not return from a call, is left out, with a warning; if none is left, the error is that of the last.
     pub fn prepare(
         devices: &[Arc<dyn Device>],
         clock: &dyn Clock,
         config: &Config,
     ) -> Result<Self, ReadError> {
         let mut last_error = None;
-        let probed = devices.iter().filter_map(|device| match Sensors::probe(device.as_ref()) {
+        let probed = devices.iter().filter_map(|device| match Sensors::probe_patiently(device) {
             Ok(sensors) => Some((device.clone(), sensors)),
             Err(e) => {
                 tracing::warn!("{} is left out: {e}", device.identity());
