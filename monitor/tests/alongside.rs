@@ -10,7 +10,7 @@ use gpumon_monitor::device::Device;
 use gpumon_monitor::device::sim;
 use gpumon_monitor::record::{Alongside, Config, Session};
 use gpumon_monitor::store::{Reader, Row, Store};
-use gpumon_monitor::summary::summarize;
+use gpumon_monitor::summary::{Options, summarize};
 use gpumon_simgpu::{Change, Programme, SimModel};
 
 const SECOND: i64 = 1_000_000;
@@ -65,7 +65,7 @@ fn loads_that_come_and_go_are_recorded_with_their_energy() {
         mw.iter().sum::<f64>() / mw.len() as f64 / 1e3
     };
     assert!(mean_w(1) > mean_w(0) + 50.0, "{} W under load, {} W without", mean_w(1), mean_w(0));
-    let summary = summarize(&reader, &[]).unwrap();
+    let summary = summarize(&reader, &[], Options::default()).unwrap();
     let counted_j = summary.gpus[0].energy_counter_j.unwrap();
     assert!((counted_j / truth_j - 1.0).abs() < 0.02, "{counted_j} J of {truth_j} J");
 }
