@@ -10,8 +10,11 @@
 //! store    journal each fraction of a second, Parquet segments each minute, one table a lane at the end
 //!    ↓
 //! summary  energy, power statistics and windows of a recording, finished or not
+//!
+//! characterize   what the sensors of a GPU show, how often and how late, under a load of its own
 //! ```
 
+pub mod characterize;
 pub mod device;
 pub mod lane;
 pub mod record;

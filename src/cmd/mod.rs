@@ -4,10 +4,12 @@ use anyhow::Result;
 
 use crate::cli::Command;
 
+mod characterize;
 mod devices;
 mod export;
 mod fit;
 mod inputs;
+mod known;
 mod place;
 mod predict;
 mod profile;
@@ -33,6 +35,7 @@ pub fn run(command: &Command) -> Result<u8> {
         Command::Summary(args) => summary::run(args),
         Command::Export(args) => export::run(args),
         Command::Recover(args) => recover::run(args),
+        Command::Characterize(args) => characterize::run(args),
         Command::Profile(args) => profile::run(args),
         Command::Fit(args) => fit::run(args),
         Command::Predict(args) => predict::run(args),

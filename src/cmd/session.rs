@@ -11,6 +11,7 @@ use gpumon_monitor::record::{Closed, Config, Recorder, Session};
 use gpumon_monitor::store::Store;
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::known;
 use crate::cli::{DeviceArgs, SampleArgs};
 use crate::output::note;
 
@@ -57,8 +58,9 @@ pub fn start(args: &SampleArgs, scope: Scope) -> Result<Recorder> {
         command: std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect(),
         host: host.trim().to_owned(),
     };
-    let session =
+    let mut session =
         Session::prepare(&devices, clock.as_ref(), &config).context("while its sensors were tried")?;
+    session.know(known::all(&devices));
     let store = Store::create(&args.output, session.header().clone(), args.force)?;
     let recorder = Recorder::start(session, clock.clone(), store).context("cannot start threads")?;
     clock.sleep_until(recorder.origin());
