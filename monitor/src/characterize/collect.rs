@@ -1,6 +1,7 @@
 //! Reads one GPU's sensors while a load goes on and off.
 //!
-//! Rule: power is polled on an even grid, and of each sensor only new values are kept, with the poll before and
+//! Rule: power is polled on a grid that is uneven on purpose, because on an even one an update of a whole number of polls would
+//! always fall at the same place between two of them, and its time be off by up to half a poll. Of each sensor only new values are kept, with the poll before and
 //! the poll that showed them; a reading that failed breaks the chain, so that the value after it is not taken for new. The
 //! ring is drained by the recorder's own lane beside it. The energy counter, which takes milliseconds and holds up others,
 //! is read only where nothing else is.
@@ -23,6 +24,9 @@ use crate::lane::{Lane, RingLane};
 
 /// A change that was seen by polls further apart than this is not used, ms.
 const WIDEST_MS: f64 = 40.0;
+/// By how much polls vary in distance, as a share of it, along the golden section.
+const VARIED_BY: f64 = 0.5;
+const GOLDEN: f64 = 0.618_033_988_749_895;
 /// How often a running collection looks whether it is to end, µs.
 const LOOK_US: i64 = 100_000;
 
@@ -106,6 +110,7 @@ impl<'a> Collector<'a> {
         });
         let began_us = self.clock.mono().since_us(self.origin);
         let (mut due, mut look) = (self.clock.mono(), self.clock.mono());
+        let mut turn = 0.0f64;
         while due < until {
             self.clock.sleep_until(due);
             let before_ms = self.now_ms();
@@ -127,8 +132,12 @@ impl<'a> Collector<'a> {
                 self.go_on()?;
                 look = now.plus_us(LOOK_US);
             }
-            // A grid that is kept, whatever a call took.
-            due = due.plus_us(every_us * (now.since_us(due) / every_us + 1));
+            turn += GOLDEN;
+            let varied_us = (every_us as f64 * VARIED_BY * (turn.fract() - 0.5)) as i64;
+            due = due.plus_us(every_us + varied_us);
+            if due < now {
+                due = now.plus_us(every_us + varied_us);
+            }
         }
         if let Some(lane) = &mut ring {
             lane.finish(self.clock, self.clock.mono(), &mut records);
@@ -208,10 +217,11 @@ impl<'a> Collector<'a> {
     /// Calls each sensor a number of times, for its cost.
     pub(super) fn call_each(&mut self) -> Result<(), Error> {
         const TIMES: usize = 200;
+        const GPM_TIMES: usize = 20;
         const EVERY_US: i64 = 2_000;
         let slow = self.sensors.slow.clone();
         let mut samples = Vec::new();
-        for round in 0..TIMES {
+        for _ in 0..TIMES {
             self.go_on()?;
             let device = &self.device;
             if self.sensors.sm_clock {
@@ -224,11 +234,14 @@ impl<'a> Collector<'a> {
             for &sensor in &slow {
                 lost(self.calls.time(self.clock, sensor.name(), || device.slow(sensor)))?;
             }
-            let gpm_every = (ACTIVITY_MIN_US / EVERY_US) as usize;
-            if self.sensors.activity && round % gpm_every == 0 {
-                lost(self.calls.time(self.clock, "gpm", || device.activity()))?;
-            }
             self.clock.sleep_until(self.clock.mono().plus_us(EVERY_US));
+        }
+        for _ in 0..if self.sensors.activity { GPM_TIMES } else { 0 } {
+            self.go_on()?;
+            let device = &self.device;
+            lost(self.calls.time(self.clock, "gpm", || device.activity()))?;
+            // Closer together they mean nothing, and may cost less.
+            self.clock.sleep_until(self.clock.mono().plus_us(ACTIVITY_MIN_US));
         }
         Ok(())
     }

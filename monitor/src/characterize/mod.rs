@@ -17,7 +17,7 @@
 
 use std::sync::Arc;
 
-use gpumon_core::clock::Clock;
+use gpumon_core::clock::{Clock, use_precise_wakeups};
 use gpumon_core::timing::{Characterisation, PowerTiming, TIMING_SCHEMA, WindowShape};
 use gpumon_core::units::MonoUs;
 
@@ -71,20 +71,16 @@ pub struct Plan {
     pub squares_us: i64,
     /// Length of the energy counter's run, µs.
     pub counter_us: i64,
-    /// Length of each of the spans that tell gpumon's own cost, µs; `None` leaves it out.
+    /// How long gpumon's own cost is measured, µs; `None` leaves it out.
     pub own_cost_us: Option<i64>,
 }
 
 impl Plan {
     /// The parts of a characterisation of this length; `real` says whether its own cost is measured.
     pub fn of(total_us: i64, real: bool) -> Self {
-        let own_us = if real { total_us / 4 } else { 0 };
+        let own_us = if real { total_us / 3 } else { 0 };
         let counter_us = total_us / 8;
-        Self {
-            squares_us: total_us - own_us - counter_us,
-            counter_us,
-            own_cost_us: real.then_some(own_us / 8),
-        }
+        Self { squares_us: total_us - own_us - counter_us, counter_us, own_cost_us: real.then_some(own_us) }
     }
 }
 
@@ -109,6 +105,7 @@ pub fn characterise(
     interrupted: Interrupted<'_>,
     told: &dyn Fn(&str),
 ) -> Result<Characterisation, Error> {
+    use_precise_wakeups();
     let mut collector = Collector::new(device, clock, interrupted)?;
     if !collector.sensors.power_instant
         && !collector.sensors.power_average
@@ -123,9 +120,10 @@ pub fn characterise(
     let found = under_load(&mut collector, load, plan, told);
     load.stop();
     let mut found = found?;
-    if let Some(span_us) = plan.own_cost_us {
+    if let Some(total_us) = plan.own_cost_us {
         told("gpumon's own cost, at idle");
-        found.own_cost = Some(own::overhead(&mut collector, span_us)?);
+        clock.sleep_until(clock.mono().plus_us(SETTLE_US));
+        found.own_cost = Some(own::overhead(&mut collector, total_us)?);
         found.calls = collector.calls.costs();
     }
     Ok(found)

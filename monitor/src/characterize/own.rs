@@ -22,6 +22,8 @@ use crate::store::{Reader, Store};
 /// Rate of a recording unless another is asked for, Hz.
 const RATE_HZ: f64 = 10.0;
 const PAIRS: usize = 4;
+/// One in so many parts of the time tells the CPU's share.
+const CPU_PART: i64 = 4;
 /// Student's t at 97.5 % with three degrees of freedom.
 const T: f64 = 3.182;
 
@@ -42,27 +44,31 @@ pub fn cpu_pct(device: &Arc<dyn Device>, span_us: i64) -> Result<f64, Error> {
     closed(recorder, &path)
 }
 
-/// CPU and power of recordings on a real GPU.
-pub(super) fn overhead(collector: &mut Collector<'_>, span_us: i64) -> Result<OwnOverhead, Error> {
-    let (mut cpu, mut differences) = (Vec::new(), Vec::new());
-    for _ in 0..PAIRS {
-        let without_w = span(collector, span_us)?;
-        let device = collector.device.clone();
+/// CPU and power of recordings on a real GPU, in about `total_us`.
+pub(super) fn overhead(collector: &mut Collector<'_>, total_us: i64) -> Result<OwnOverhead, Error> {
+    let device = collector.device.clone();
+    // Apart from the pairs, where the counter is read again and again, which costs more than recording does.
+    let cpu_pct = cpu_pct(&device, total_us / CPU_PART)?;
+    let span_us = (total_us - total_us / CPU_PART) / (2 * PAIRS as i64);
+    let mut differences = Vec::new();
+    for pair in 0..PAIRS {
+        // Each second pair begins with the recording, so that a GPU that cools down favours neither.
+        let before_w = if pair % 2 == 0 { span(collector, span_us)? } else { None };
         let (recorder, _scratch, path) = record(&device)?;
         let with_w = span(collector, span_us);
-        cpu.push(closed(recorder, &path)?);
+        closed(recorder, &path)?;
+        let without_w = if pair % 2 == 0 { before_w } else { span(collector, span_us)? };
         if let (Some(without_w), Some(with_w)) = (without_w, with_w?) {
             differences.push(with_w - without_w);
         }
     }
-    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
     let told = (differences.len() == PAIRS).then(|| {
-        let mean_w = mean(&differences);
+        let mean_w = differences.iter().sum::<f64>() / PAIRS as f64;
         let squares: f64 = differences.iter().map(|d| (d - mean_w).powi(2)).sum();
         (mean_w, T * (squares / (PAIRS - 1) as f64 / PAIRS as f64).sqrt())
     });
     Ok(OwnOverhead {
-        cpu_pct: mean(&cpu),
+        cpu_pct,
         gpu_w: told.map(|(mean_w, _)| mean_w),
         gpu_w_within: told.map(|(_, within_w)| within_w),
     })
