@@ -114,3 +114,24 @@ fn closed(recorder: Recorder, path: &std::path::Path) -> Result<f64, Error> {
     let share = cost.map(|(cost, us)| 100.0 * cost.cpu_s / (us as f64 / 1e6));
     share.ok_or_else(|| Error::Recording("it says nothing of its cost".into()))
 }
+
+#[cfg(test)]
+mod tests {
+    use gpumon_simgpu::Spec;
+
+    use super::*;
+    use crate::device::sim;
+
+    #[test]
+    fn a_recording_costs_some_cpu_and_a_simulated_gpu_nothing() {
+        let clock: Arc<dyn Clock> = Arc::new(RealClock);
+        let mut spec = Spec::builtin("h200").unwrap();
+        spec.programme = Arc::new(gpumon_simgpu::Programme::idle(true));
+        let device: Arc<dyn Device> = sim::fleet(&spec, &clock).remove(0);
+        let mut collector = Collector::new(device, clock.as_ref(), &|| false).unwrap();
+        let own = overhead(&mut collector, 2_000_000).unwrap();
+        assert!((0.01..50.0).contains(&own.cpu_pct), "{own:?}");
+        // The counter counts true energy between its steps; when it stepped is known to a call's length.
+        assert!(own.gpu_w.unwrap().abs() < 20.0 && own.gpu_w_within.unwrap() > 0.0, "{own:?}");
+    }
+}
