@@ -6,7 +6,7 @@
 //! by the simplex method; both shapes are tried, the better one wins.
 //! Cases: a load that moves power by less than [`LEAST_SWING_W`], or by less than what is left unexplained, shows no
 //! window; a window or lag at the end of its range is no result either.
-//! Rise: where an ideal square leaves more than [`SQUARE_ENOUGH`] of the swing unexplained in any sensor, a common rise of
+//! Rise: where an ideal square leaves more than a fiftieth of the swing unexplained in any sensor, a common rise of
 //! the load is tried for all sensors together; it counts if it lowers the sum of their log-likelihoods clearly.
 //! Source: Yang, Adamek and Armour, "Part-time Power Measurements: nvidia-smi's Lack of Attention", SC'24, which fits
 //! the window under square loads; bracketing by polls, lag, shapes and rise are ours. Nelder and Mead, "A Simplex
