@@ -98,7 +98,8 @@ pub fn show(path: &Path, spans: &[Span], given: &Given, json: bool) -> Result<Lo
 /// Reads and sums up the recording at `path`.
 pub fn read(path: &Path, spans: &[Span], given: &Given) -> Result<Report> {
     let reader = Reader::open(path)?;
-    let options = Options { calibration: given.calibration.as_ref(), ..Options::default() };
+    let timing: Vec<_> = reader.header().gpus.iter().filter_map(|g| g.characterisation.clone()).collect();
+    let options = Options { timing: &timing, calibration: given.calibration.as_ref() };
     if let Some(calibration) = options.calibration {
         let named = |gpu: &gpumon_core::header::Gpu| calibration.of(&gpu.uuid).is_some();
         for gpu in reader.header().gpus.iter().filter(|gpu| !named(gpu)) {
