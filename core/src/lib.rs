@@ -15,6 +15,7 @@
 //! ```
 
 pub mod calibration;
+mod caught;
 pub mod clock;
 #[doc(hidden)]
 pub mod dev;
