@@ -3,12 +3,15 @@
 
     python3 scripts/compare_monitors.py GPUMON OUT [PART…]
 
-PARTs are `windows` and `throughput`; without any, both. Needs PyTorch with CUDA and nvidia-ml-py; zeus if it is installed.
+PARTs are `windows`, `raw` and `throughput`; without any, all. Needs PyTorch with CUDA and nvidia-ml-py; zeus if it is installed.
 
-windows: for each monitor in turn, the same load: windows of 0.5 s, each four bursts of 47 ms and pauses of 78 ms, back to
-back. Ten of eighty are measured by the monitor. Their true energy is taken to be the mean of all eighty, which the energy
-counter gives over 40 s (its steps of 100 ms are 0.25 % of that). Printed are the error of each window, distinct power
-values a second and the CPU time of the monitor.
+windows: for each monitor in turn, the same load: fifty windows of 0.5 s, each four bursts of 47 ms and pauses of 78 ms,
+between them nothing for 0.3 to 0.6 s (the same random lengths each time). The monitor measures every fifth window. The true
+energy of a window is taken to be the mean of all fifty: what the energy counter gives over all of it, less the gaps at the
+power of the idle GPU (with a context), which the counter gives over 10 s before. Its steps of 100 ms are 0.2 % of that.
+Printed are the error of each window, distinct power values a second and the CPU time of the monitor.
+
+raw: 30 s of bursts of 37 ms each 98 ms, recorded at 1000 Hz, with the times of all bursts; the recording is kept.
 
 throughput: matrix products for SECONDS_EACH=6 s, ten pairs with and without `gpumon record --rate 1000`, by turns.
 
@@ -21,6 +24,7 @@ import datetime
 import json
 import math
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -31,7 +35,9 @@ from pathlib import Path
 
 BURST_S, PAUSE_S, BURSTS = 0.047, 0.078, 4
 WINDOW_S = BURSTS * (BURST_S + PAUSE_S)
-WINDOWS, MEASURED_EACH = 80, 8
+WINDOWS, MEASURED_EACH = 50, 5
+GAP_S = (0.3, 0.6)
+IDLE_S = 10
 T9_975 = 2.262157
 
 
@@ -217,39 +223,45 @@ def run_windows(monitor, products, per_product, counter_mj):
             time.sleep(max(0.0, start + k * (BURST_S + PAUSE_S) - time.perf_counter()))
             burst()
 
+    def counted(before, after):
+        return (after[1] - before[1]) / 1e3, after[0] - before[0]
+
+    time.sleep(2)
+    idle_from = next_step(counter_mj)
+    time.sleep(IDLE_S)
+    idle_j, idle_s = counted(idle_from, next_step(counter_mj))
+    idle_w = idle_j / idle_s
     for _ in range(16):  # the GPU gets warm
         window(time.perf_counter())
         time.sleep(PAUSE_S)
     monitor.start()
     time.sleep(1)
-    measured = []
-    # The counter changes each 100 ms: begin right after it did, and end so.
+    measured, gaps = [], random.Random(7)
     edge = next_step(counter_mj)
-    start, wall = time.perf_counter(), time.time() - time.perf_counter()
+    wall = time.time() - time.perf_counter()
     for k in range(WINDOWS):
-        begin = start + k * WINDOW_S
-        time.sleep(max(0.0, begin - time.perf_counter()))
-        if k % MEASURED_EACH == 4:
-            at = time.perf_counter()
+        time.sleep(gaps.uniform(*GAP_S))
+        if k % MEASURED_EACH == 2:
             monitor.begin(k)
+            begin = time.perf_counter()
             window(begin)
             time.sleep(max(0.0, begin + WINDOW_S - time.perf_counter()))
             end = time.perf_counter()
             monitor.end(k)
-            measured.append((k, wall + at, wall + end))
+            measured.append((k, wall + begin, wall + end))
         else:
-            window(begin)
-    time.sleep(max(0.0, start + WINDOWS * WINDOW_S - time.perf_counter()))
-    span = time.perf_counter() - start
-    last = next_step(counter_mj)
-    counted_j = (last[1] - edge[1]) / 1e3 * span / (last[0] - edge[0])
+            window(time.perf_counter())
+            time.sleep(PAUSE_S)
+    time.sleep(GAP_S[1])
+    counted_j, span = counted(edge, next_step(counter_mj))
     time.sleep(2)
     cpu_s = monitor.stop()
-    truth_j = counted_j / WINDOWS
+    truth_j = (counted_j - idle_w * (span - WINDOWS * WINDOW_S)) / WINDOWS
     result = monitor.result(measured)
-    lengths = {k: end - begin for k, begin, end in measured}
-    errors = {k: e / (truth_j * lengths[k] / WINDOW_S) - 1 for k, e in result.get("energies", {}).items()}
-    line = {"monitor": monitor.name, "true_window_j": round(truth_j, 3), "mean_w": round(counted_j / span, 2)}
+    # What a window lasts beyond its nominal length is idle.
+    true_j = {k: truth_j + idle_w * (end - begin - WINDOW_S) for k, begin, end in measured}
+    errors = {k: e / true_j[k] - 1 for k, e in result.get("energies", {}).items()}
+    line = {"monitor": monitor.name, "true_window_j": round(truth_j, 3), "idle_w": round(idle_w, 2)}
     if errors:
         absolute = sorted(abs(e) for e in errors.values())
         line["errors_pct"] = {k: round(100 * e, 2) for k, e in errors.items()}
@@ -257,7 +269,7 @@ def run_windows(monitor, products, per_product, counter_mj):
         line["worst_error_pct"] = round(100 * absolute[-1], 2)
         line["mean_error_pct"] = round(100 * sum(errors.values()) / len(errors), 2)
     if "intervals" in result:
-        within = [low <= truth_j * lengths[k] / WINDOW_S <= high for k, (low, high) in result["intervals"].items()]
+        within = [low <= true_j[k] <= high for k, (low, high) in result["intervals"].items()]
         halves = [(high - low) / 2 / truth_j for low, high in result["intervals"].values()]
         line["truth_within_interval"] = f"{sum(within)} of {len(within)}"
         line["median_half_width_pct"] = round(100 * sorted(halves)[len(halves) // 2], 2)
@@ -266,7 +278,7 @@ def run_windows(monitor, products, per_product, counter_mj):
         if key in result:
             line[key] = round(result[key], 1)
     if cpu_s is not None:
-        line["cpu_pct_of_a_core"] = round(100 * cpu_s / (WINDOWS * WINDOW_S + 4), 2)
+        line["cpu_pct_of_a_core"] = round(100 * cpu_s / (span + 4), 2)
     return line
 
 
@@ -276,6 +288,25 @@ def next_step(counter_mj):
     while (now := counter_mj()) == before:
         pass
     return time.perf_counter(), now
+
+
+def raw(gpumon, work, out, products, per_product):
+    monitor = Gpumon(gpumon, work)
+    monitor.rate = "1000"
+    monitor.start()
+    time.sleep(2)
+    bursts, start = [], time.perf_counter()
+    for k in range(round(30 / 0.098)):
+        time.sleep(max(0.0, start + k * 0.098 - time.perf_counter()))
+        begin = time.monotonic()
+        products(max(1, round(0.037 / per_product)))
+        bursts.append((begin, time.monotonic()))
+    time.sleep(2)
+    monitor.stop()
+    wall = time.time() - time.monotonic()
+    (monitor.recording / "bursts.json").write_text(json.dumps({"wall_minus_monotonic_s": wall, "bursts": bursts}))
+    shutil.make_archive(str(out / "raw"), "gztar", monitor.recording)
+    return {"measurement": "raw", "bursts": len(bursts)}
 
 
 def throughput(gpumon, work, products, seconds):
@@ -343,9 +374,14 @@ def main():
         if not parts or "windows" in parts:
             for kind in (Gpumon, PlainLoop, Smi, Zeus):
                 try:
-                    keep(run_windows(kind(gpumon, work), products, per_product, lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)))
+                    monitor = kind(gpumon, work)
+                    keep(run_windows(monitor, products, per_product, lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)))
+                    if kind is Gpumon:
+                        shutil.make_archive(str(out / "windows"), "gztar", monitor.recording)
                 except ImportError as missing:
                     keep({"monitor": kind.name, "skipped": str(missing)})
+        if not parts or "raw" in parts:
+            keep(raw(gpumon, work, out, products, per_product))
         if not parts or "throughput" in parts:
             keep(throughput(gpumon, work, products, float(os.environ.get("SECONDS_EACH", "6"))))
     return 0

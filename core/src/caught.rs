@@ -15,7 +15,7 @@ thread_local! {
 static HOOK: Once = Once::new();
 
 /// What `call` gives; `None` if it panicked. What it changed before is for the caller to throw away.
-pub(crate) fn caught<T>(call: impl FnOnce() -> T) -> Option<T> {
+pub fn caught<T>(call: impl FnOnce() -> T) -> Option<T> {
     HOOK.call_once(|| {
         let told = take_hook();
         set_hook(Box::new(move |panic| {
