@@ -3,7 +3,8 @@
 //! Rule: base(f) = static(f) + fan(f) + idle(f), in W, paid once for a GPU however many models share it.
 //! Cases: a CSV `frequency_mhz,static_w,fan_w,idle_w`; or the idle rows of a profile, where the GPU without a
 //! context counts as static (its fan is in it), and what a context adds as idle.
-//! Not done: a clock that is not in the table has no base power; nothing is interpolated.
+//! [`BasePower::with`] adds clocks that lie between others, for candidates that a model predicts.
+//! Not done: a clock that is not in the table has no base power; for measured rows nothing is interpolated.
 //!
 //! Source: EnerTune (SOSP'26), the planner's power model: the base is paid once for a shared GPU.
 
@@ -103,6 +104,25 @@ impl BasePower {
         Self::new(parts.collect::<Vec<_>>())
     }
 
+    /// The table with these clocks (MHz) added, each part linear between the clocks on both sides; clocks outside the
+    /// table's are not added.
+    pub fn with(&self, clocks: impl IntoIterator<Item = u32>) -> Self {
+        let mut table = self.0.clone();
+        for mhz in clocks {
+            let (below, above) = (self.0.range(..=mhz).next_back(), self.0.range(mhz..).next());
+            let (Some((low, a)), Some((high, b))) = (below, above) else { continue };
+            let span = f64::from(high - low).max(1.0);
+            let part = f64::from(mhz - low) / span;
+            let linear = |a: f64, b: f64| a + part * (b - a);
+            table.entry(mhz).or_insert(BaseParts {
+                static_w: linear(a.static_w, b.static_w),
+                fan_w: linear(a.fan_w, b.fan_w),
+                idle_w: linear(a.idle_w, b.idle_w),
+            });
+        }
+        Self(table)
+    }
+
     /// Base power at this clock, W.
     pub fn at_w(&self, frequency_mhz: u32) -> Option<f64> {
         self.0.get(&frequency_mhz).map(BaseParts::total_w)
@@ -128,6 +148,14 @@ mod tests {
         let base = BasePower::parse("frequency_mhz,static_w,fan_w,idle_w\n210,22.0,20.4,1.5\n").unwrap();
         assert_eq!(base.at_w(210), Some(43.9));
         assert_eq!(base.at_w(211), None);
+    }
+
+    #[test]
+    fn clocks_between_are_added_and_others_are_not() {
+        let base = BasePower::parse("frequency_mhz,static_w,fan_w,idle_w\n200,20,1,1\n400,30,1,3\n").unwrap();
+        let more = base.with([200, 300, 350, 100, 500]);
+        assert_eq!([200, 300, 400].map(|f| more.at_w(f)), [Some(22.0), Some(28.0), Some(34.0)]);
+        assert_eq!((more.at_w(350), more.at_w(100), more.at_w(500)), (Some(31.0), None, None));
     }
 
     #[test]
