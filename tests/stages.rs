@@ -9,7 +9,8 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-const HEADER: &str = "model,batch_size,mig_slices,frequency,avg_power_draw,dynamic_power_draw,throughput,latency\n";
+const HEADER: &str =
+    "model,batch_size,mig_slices,frequency,avg_power_draw,dynamic_power_draw,throughput,latency\n";
 const WORKLOAD: &str = "[cluster]\ngpu = \"a100\"\nsharing = \"mig\"\n
 [[model]]\nname = \"m\"\nlatency_slo_ms = 60\nrate_rps = 100\nrun = [\"serve\", \"m\"]\n";
 const BASE: &str = "frequency_mhz,static_w,fan_w,idle_w\n600,30,0,10\n900,35,0,15\n1200,40,0,20\n";
@@ -219,12 +220,16 @@ fn a_plan_and_its_scripts_appear_together_or_not_at_all() {
 fn predictions_say_where_they_are_extrapolated() {
     let desk = Desk::new();
     desk.works("fit mig.csv -o m.json --base-power base.csv --form physical");
-    let points = "model,batch_size,mig_slices,share,frequency\n@idle,0,,1,600\nm,4,2,0.2857,900\nm,64,2,0.2857,900\n";
+    let points =
+        "model,batch_size,mig_slices,share,frequency\n@idle,0,,1,600\nm,4,2,0.2857,900\nm,64,2,0.2857,900\n";
     desk.write("points.csv", points);
     let (text, notices) = desk.works("predict m.json --points points.csv");
-    let last: Vec<&str> = text.lines().map(|line| line.rsplitn(3, ',').nth(1).unwrap()).collect();
+    let last: Vec<&str> = text.lines().map(|line| line.rsplit(',').nth(1).unwrap()).collect();
     assert_eq!(last, ["extrapolated", "false", "true"]);
-    assert!(notices.contains("1 rows of the idle GPU") && notices.contains("1 of 2 points lie outside"), "{notices}");
+    assert!(
+        notices.contains("1 rows of the idle GPU") && notices.contains("1 of 2 points lie outside"),
+        "{notices}"
+    );
     let (text, _) = desk.works("predict m.json --points points.csv --json");
     let json: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(json["points"][1]["extrapolated"], true);
@@ -252,13 +257,68 @@ fn one_document_on_standard_output_or_none() {
 fn another_kind_of_gpu_than_the_workloads_is_refused() {
     let desk = Desk::new();
     desk.write("h200.toml", &WORKLOAD.replace("a100", "h200"));
-    desk.fails("profile -w h200.toml -o p.csv", "`h200`");
-    let named = profile("m", true).replace("model,", "gpu_name,model,").replace("\nm,", "\nNVIDIA A100-SXM4-80GB,m,");
+    desk.fails(
+        "profile -w h200.toml -o p.csv",
+        "(simulated)`, an a100, but cluster.gpu of the workload is `h200`",
+    );
+    let named =
+        profile("m", true).replace("model,", "gpu_name,model,").replace("\nm,", "\nNVIDIA A100-SXM4-80GB,m,");
     desk.write("named.csv", &named);
     let place = "--base-power base.csv -w h200.toml";
     desk.fails(&format!("place {place} --profile named.csv"), "profiled on `NVIDIA A100-SXM4-80GB`, an a100");
     desk.works("fit named.csv -o m.json --form physical");
     desk.fails(&format!("place {place} --models m.json"), "fitted on `NVIDIA A100-SXM4-80GB`, an a100");
+}
+
+#[test]
+fn mps_shares_are_swept_and_placed() {
+    let desk = Desk::new();
+    for sharing in ["mig", "mps"] {
+        let name = "name = \"bert-like\"";
+        let text = WORKLOAD.replace("name = \"m\"", name).replace("\"mig\"", &format!("\"{sharing}\""));
+        desk.write(&format!("{sharing}-sim.toml"), &text);
+    }
+    desk.fails("profile -w mps-sim.toml -o p.csv --slices 1,2", "--slices is for MIG");
+    desk.fails("profile -w mig-sim.toml -o p.csv --shares 50", "--shares is for MPS");
+    let (json, _) = desk.works("profile -w mps-sim.toml -o p.csv --shares 25,50,100 --design lhs:0.3 --json");
+    let report: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&report["simulated"], &report["finished"]), (&true.into(), &true.into()));
+    let text = desk.read("p.csv");
+    assert_eq!(report["rows"], text.lines().count() - 1);
+    assert!(text.contains(",mps,0.25,") && !text.contains(",mig,"), "{text}");
+    desk.works("fit p.csv -o m.json --held-out h.csv");
+    assert!(desk.read("h.csv").lines().nth(1).unwrap().ends_with(",true"));
+    desk.works("place --system dedicated -w mps-sim.toml --models m.json -o plan.json --emit sh");
+    assert!(desk.read("plan-sh/gpu0.sh").contains("\n# Simulated: "));
+    let (text, notices) = desk.works("predict m.json --points p.csv");
+    assert!(text.starts_with("model,batch_size,share,") && notices.contains("rows of the idle GPU"));
+}
+
+#[test]
+fn a_stopped_sweep_says_how_it_goes_on() {
+    let desk = Desk::new();
+    let text = WORKLOAD.replace("name = \"m\"", "name = \"bert-like\"");
+    desk.write("sim.toml", &text);
+    for (record, signal, says) in [
+        ("", "HUP", "; the same command goes on from there"),
+        (" --record rec", "INT", "the same command without --record goes on from there; the recording `rec`"),
+        (" --record rec2", "TERM", "without --record goes on"),
+    ] {
+        // A signal that arrives before the first row stops the sweep there; the full design takes long enough.
+        let script = format!(
+            "exec 2>err; rm -f p.csv.journal; {} profile -w sim.toml -o p.csv{record} & \
+             until [ -s p.csv.journal ]; do sleep 0.01; done; kill -{signal} $!; wait $!",
+            env!("CARGO_BIN_EXE_gpumon")
+        );
+        let status = Command::new("bash").args(["-mc", &script]).current_dir(desk.path("")).status().unwrap();
+        let notices = desk.read("err");
+        assert_eq!(status.code(), Some(130), "{signal}: {notices}");
+        assert!(notices.contains(says), "{signal}: {notices}");
+        assert!(!desk.path("p.csv").exists());
+    }
+    desk.works("summary rec --json");
+    desk.fails("profile -w sim.toml -o p.csv --record rec3", "leave --record out");
+    desk.works("profile -w sim.toml -o p.csv");
 }
 
 #[test]

@@ -92,7 +92,10 @@ pub fn kind_of(product: &str) -> Option<&'static str> {
     let words: Vec<String> =
         product.split(|c: char| !c.is_ascii_alphanumeric()).map(str::to_ascii_lowercase).collect();
     let named = |kind: &&&str| {
-        words.iter().filter_map(|w| w.strip_prefix(**kind)).any(|rest| !rest.starts_with(|c: char| c.is_ascii_digit()))
+        words
+            .iter()
+            .filter_map(|w| w.strip_prefix(**kind))
+            .any(|rest| !rest.starts_with(|c: char| c.is_ascii_digit()))
     };
     let mut kinds = GPU_KINDS.iter().filter(named);
     kinds.next().copied().filter(|_| kinds.next().is_none())

@@ -144,8 +144,7 @@ impl BasePower {
     /// Whether the points are as [`BasePower::of_table`] would accept them.
     pub(crate) fn is_sound(&self) -> bool {
         let ascending = self.points.windows(2).all(|w| w[0].frequency_mhz < w[1].frequency_mhz);
-        let positive =
-            self.points.iter().all(|p| p.frequency_mhz > 0 && (0.0..=MAX_W).contains(&p.base_w));
+        let positive = self.points.iter().all(|p| p.frequency_mhz > 0 && (0.0..=MAX_W).contains(&p.base_w));
         !self.points.is_empty() && ascending && positive
     }
 

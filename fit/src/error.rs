@@ -128,7 +128,9 @@ pub enum PredictError {
         known: String,
     },
     /// The parameters give no number.
-    #[error("model `{model}` gives no finite answer at this point; its parameters are damaged, so fit it again")]
+    #[error(
+        "model `{model}` gives no finite answer at this point; its parameters are damaged, so fit it again"
+    )]
     NoAnswer {
         /// Model name.
         model: String,

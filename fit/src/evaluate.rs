@@ -136,7 +136,8 @@ pub fn evaluate(
             runs[i].push(run.map(|run| Run { trained_on: training.points.len(), ratios: ratios(run) }));
         }
     }
-    let models: Vec<ModelQuality> = seen.iter().zip(runs).map(|(s, r)| model_quality(s, r, protocol.fraction)).collect();
+    let models: Vec<ModelQuality> =
+        seen.iter().zip(runs).map(|(s, r)| model_quality(s, r, protocol.fraction)).collect();
     let mean = Errors {
         total_power: mean_of(models.iter().map(|m| m.errors.total_power)),
         dynamic_power: mean_of(models.iter().map(|m| m.errors.dynamic_power)),
@@ -222,7 +223,11 @@ fn unfit(points: usize, fraction: f64, runs: &[Result<Run, FitError>]) -> Option
             // Some draws have fewer points with this figure than others.
             let enough = fraction * *needed as f64 / (*found).max(1) as f64;
             let enough = (enough.max(*needed as f64 / points as f64) * 100.0).ceil() / 100.0;
-            if enough < 1.0 { format!("take a fraction of at least {enough:.2}") } else { "measure more".into() }
+            if enough < 1.0 {
+                format!("take a fraction of at least {enough:.2}")
+            } else {
+                "measure more".into()
+            }
         } else {
             format!("measure more than {needed} in all")
         };

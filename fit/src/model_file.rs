@@ -94,9 +94,7 @@ impl ModelFile {
         }
         let file = Self::deserialize(&value).map_err(|e| malformed(e.to_string()))?;
         if file.base.as_ref().is_some_and(|b| !b.is_sound()) {
-            return Err(malformed(
-                "`base` wants ascending clocks and powers of 0 to 10000 W".into(),
-            ));
+            return Err(malformed("`base` wants ascending clocks and powers of 0 to 10000 W".into()));
         }
         for (i, model) in file.models.iter().enumerate() {
             let shares_sound = model.shares.iter().all(|s| *s > 0.0 && *s <= 1.0);

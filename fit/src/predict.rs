@@ -87,7 +87,8 @@ impl Model {
             high: factors.map(|f| f[1] * value),
         };
         let figures = [central.average_w, central.dynamic_w, Some(central.batch_time_ms), central.latency_ms];
-        if figures.into_iter().flatten().any(|v| !(v.is_finite() && v >= 0.0)) || central.batch_time_ms == 0.0 {
+        if figures.into_iter().flatten().any(|v| !(v.is_finite() && v >= 0.0)) || central.batch_time_ms == 0.0
+        {
             return Err(no_answer());
         }
         let up_to = |cap: Option<f64>, i: Interval| Interval {

@@ -135,12 +135,7 @@ pub enum Unusable {
 }
 
 /// Why [`of_model`] finds nothing for these arguments.
-pub fn unusable(
-    model: &str,
-    rows: &[ProfileRow],
-    sharing: Sharing,
-    geometry: &MigGeometry,
-) -> Unusable {
+pub fn unusable(model: &str, rows: &[ProfileRow], sharing: Sharing, geometry: &MigGeometry) -> Unusable {
     let of_model: Vec<&ProfileRow> = rows.iter().filter(|row| row.model == model).collect();
     let Some(first) = of_model.first() else { return Unusable::NotThere };
     let valid: Vec<&ProfileRow> = of_model.iter().copied().filter(|row| row.valid).collect();

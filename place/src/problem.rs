@@ -149,9 +149,10 @@ impl Problem {
                 (0..candidates.len()).filter(|&i| candidates[i].meets(latency_slo_ms, rate_rps)).collect();
             let name = model.name.clone();
             if feasible.is_empty() {
-                let binding = candidate::binding(&candidates, latency_slo_ms, rate_rps).unwrap_or_else(|| {
-                    Binding::NoRows(candidate::unusable(&name, rows, sharing, &SEVEN_SLICES))
-                });
+                let binding =
+                    candidate::binding(&candidates, latency_slo_ms, rate_rps).unwrap_or_else(|| {
+                        Binding::NoRows(candidate::unusable(&name, rows, sharing, &SEVEN_SLICES))
+                    });
                 infeasible.push(Infeasible { model: name, latency_slo_ms, rate_rps, binding });
             } else {
                 models.push(Demand { name, latency_slo_ms, rate_rps, candidates, feasible });

@@ -9,7 +9,7 @@ use gpumon_profile::design::Design;
 /// Arguments of `profile`.
 #[derive(Debug, Args)]
 pub struct ProfileArgs {
-    /// Workload file: the models to sweep, and the clocks
+    /// Workload file: the models to sweep, the kind of GPU and of sharing, and the clocks
     #[arg(short, long, value_name = "WORKLOAD.toml")]
     pub workload: PathBuf,
     /// Profile to make, `.parquet` or `.csv`; a stopped sweep of this name goes on
@@ -25,15 +25,22 @@ pub struct ProfileArgs {
     /// Seed of the design
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub seed: u64,
-    /// MIG sizes, compute slices of seven
-    #[arg(long, value_delimiter = ',', default_value = "1,2,3,4,7", value_name = "LIST")]
-    pub slices: Vec<u8>,
+    /// MIG sizes, compute slices of seven, where the workload's sharing is `mig` [default: 1,2,3,4,7]
+    #[arg(long, value_delimiter = ',', value_name = "LIST", allow_negative_numbers = true, value_parser = clap::value_parser!(u8).range(1..=7))]
+    pub slices: Option<Vec<u8>>,
+    /// MPS shares, % of the SMs, where the workload's sharing is `mps` [default: 14,29,43,57,100]
+    #[arg(long, value_delimiter = ',', value_name = "LIST", allow_negative_numbers = true, value_parser = clap::value_parser!(u8).range(1..=100))]
+    pub shares: Option<Vec<u8>>,
     /// Batch sizes, items
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32", value_name = "LIST")]
     pub batches: Vec<u32>,
-    /// Also record the GPU while the sweep runs, into this folder, with a mark at the end of each row
+    /// Also record the GPU while the sweep runs, into this folder, with a mark at the end of each row; a stopped sweep
+    /// goes on only without this
     #[arg(long, value_name = "NAME")]
     pub record: Option<PathBuf>,
+    /// What was swept, as one JSON document on standard output
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Arguments of `fit`.

@@ -67,7 +67,10 @@ fn base_of(models: &ModelFile) -> Result<BasePower> {
 
 fn missing(models: &ModelFile, name: &str) -> String {
     if let Some(not_fitted) = models.not_fitted.iter().find(|m| m.model == name) {
-        return format!("the model file has no model `{name}`, because it could not be fitted: {}", not_fitted.reason);
+        return format!(
+            "the model file has no model `{name}`, because it could not be fitted: {}",
+            not_fitted.reason
+        );
     }
     let known: Vec<_> = models.models.iter().map(|m| m.name.as_str()).collect();
     format!("the model file has no model `{name}`; it has {}", known.join(", "))

@@ -71,8 +71,11 @@ pub fn run(args: &FitArgs) -> Result<u8> {
     });
     let holdout = holdout.transpose()?;
     let fitted = fit_models(&rows, &options)?;
-    let held_out =
-        args.held_out.as_ref().map(|path| anyhow::Ok((path, csv(&fitted.held_out, options.simulated)?))).transpose()?;
+    let held_out = args
+        .held_out
+        .as_ref()
+        .map(|path| anyhow::Ok((path, csv(&fitted.held_out, options.simulated)?)))
+        .transpose()?;
     let file = ModelFile::new(fitted, &options);
     for (model, noted) in file.models.iter().flat_map(|m| m.notes.iter().map(|n| (&m.name, n))) {
         note(format_args!("gpumon: `{model}`: {noted}"));

@@ -29,11 +29,15 @@ pub fn run(args: &PlaceArgs) -> Result<u8> {
     }
     let scripts_to = args.emit.map(|EmitKind::Sh| scripts_folder(args, output)).transpose()?;
     if !LOAD.contains(&args.load) {
-        bail!("--load {}: expected a number from {:e} to {:e}, such as 1 or 0.5", args.load, LOAD.start(), LOAD.end());
+        bail!(
+            "--load {}: expected a number from {:e} to {:e}, such as 1 or 0.5",
+            args.load,
+            LOAD.start(),
+            LOAD.end()
+        );
     }
-    let read = || {
-        [&args.workload].into_iter().chain(&args.models).chain(&args.profile).chain(&args.base_power)
-    };
+    let read =
+        || [&args.workload].into_iter().chain(&args.models).chain(&args.profile).chain(&args.base_power);
     inputs::distinct(read().map(PathBuf::as_path), [output])?;
     let workload = inputs::workload(&args.workload)?;
     let plan = plan(args, &workload, read())?;
@@ -59,17 +63,14 @@ pub fn run(args: &PlaceArgs) -> Result<u8> {
         return Err(error);
     }
     for path in &scripts.stale {
-        fs::remove_file(path).with_context(|| format!("cannot remove `{}` of another plan", path.display()))?;
+        fs::remove_file(path)
+            .with_context(|| format!("cannot remove `{}` of another plan", path.display()))?;
     }
     note(summary(&plan));
     Ok(DONE)
 }
 
-fn plan<'a>(
-    args: &PlaceArgs,
-    workload: &Workload,
-    read: impl Iterator<Item = &'a PathBuf>,
-) -> Result<Plan> {
+fn plan<'a>(args: &PlaceArgs, workload: &Workload, read: impl Iterator<Item = &'a PathBuf>) -> Result<Plan> {
     let given = args.base_power.as_deref().map(inputs::base_power).transpose()?;
     let (rows, base) = match &args.models {
         Some(path) => candidates::from_models(&ModelFile::read(path)?, workload, given, &args.batches)?,

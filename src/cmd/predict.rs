@@ -155,8 +155,7 @@ fn object(keys: &[&str; 4], answer: &Answer) -> Value {
         Share::Slices(slices) => json!(slices),
         Share::Sms(share) => json!(share),
     };
-    let values =
-        [json!(answer.keys[0]), json!(answer.point.batch), share, json!(answer.point.frequency.0)];
+    let values = [json!(answer.keys[0]), json!(answer.point.batch), share, json!(answer.point.frequency.0)];
     let mut object: Map<String, Value> = keys.iter().map(|key| (*key).to_owned()).zip(values).collect();
     for (name, figure) in FIGURES.iter().zip(answer.figures()) {
         object.insert((*name).to_owned(), json!(figure.map(|i| i.value)));

@@ -143,7 +143,8 @@ fn leave_out_impossible(rows: &mut [ProfileRow], name: &str, notices: &mut Vec<S
         let (Some(average), Some(dynamic)) = (row.avg_power_draw, row.dynamic_power_draw) else { continue };
         if dynamic >= average {
             row.dynamic_power_draw = None;
-            let first = || format!("{dynamic} of {average} W at batch {}, {} MHz", row.batch_size, row.frequency);
+            let first =
+                || format!("{dynamic} of {average} W at batch {}, {} MHz", row.batch_size, row.frequency);
             models.entry(row.model.clone()).or_insert_with(|| (0, first())).0 += 1;
         }
     }

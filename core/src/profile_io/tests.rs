@@ -142,7 +142,11 @@ fn dynamic_power_that_is_average_power_is_left_out() {
     assert_eq!(dynamic, [None, None, None, Some(9.0)]);
     assert!(profile.notices[0].contains("`m`'s dynamic power is its average"), "{:?}", profile.notices);
     assert!(profile.notices[1].contains("`n`'s dynamic power is not below"), "{:?}", profile.notices);
-    assert!(profile.notices[1].contains("in 1 row (50 of 50 W at batch 1, 210 MHz)"), "{:?}", profile.notices);
+    assert!(
+        profile.notices[1].contains("in 1 row (50 of 50 W at batch 1, 210 MHz)"),
+        "{:?}",
+        profile.notices
+    );
 }
 
 #[test]
@@ -305,14 +309,18 @@ proptest! {
 #[test]
 fn rows_that_contradict_themselves_are_refused() {
     for (row, says) in [
-        ("m,1,2,210,50000,5,4,3", "column `avg_power_draw`: found `50000`, expected a power in W, up to 10000"),
+        (
+            "m,1,2,210,50000,5,4,3",
+            "column `avg_power_draw`: found `50000`, expected a power in W, up to 10000",
+        ),
         ("m,1,2,210,0,0,4,3", "column `avg_power_draw`: found `0`, expected a power in W, above 0"),
         ("m,1,2,210,50,20000,4,3", "column `dynamic_power_draw`"),
     ] {
         let text = error(&format!("{HEADER}{row}\n"));
         assert!(text.contains(says) && text.contains("line 2"), "{text}");
     }
-    let both = "model,batch_size,mig_slices,share,frequency,avg_power_draw,dynamic_power_draw,throughput,latency\n";
+    let both =
+        "model,batch_size,mig_slices,share,frequency,avg_power_draw,dynamic_power_draw,throughput,latency\n";
     assert!(parse(&format!("{both}m,1,2,0.2857,210,50,5,4,3\n")).is_ok());
     let text = error(&format!("{both}m,1,2,0.9,210,50,5,4,3\n"));
     assert!(text.contains("column `share`: found `0.9` beside 2 of 7 slices"), "{text}");

@@ -38,7 +38,8 @@ pub fn quote(text: &str) -> String {
 
 fn script(index: usize, gpu: &Gpu, plan: &Plan, workload: &Workload) -> Result<Emitted, EmitError> {
     let mig = gpu.partitions.iter().all(|p| p.slices.is_some());
-    let simulated = if plan.simulated { "# Simulated: the plan's figures come from simulated GPUs.\n" } else { "" };
+    let simulated =
+        if plan.simulated { "# Simulated: the plan's figures come from simulated GPUs.\n" } else { "" };
     let mut text = HEAD
         .replace("@SIMULATED@\n", simulated)
         .replace("@INDEX@", &index.to_string())
