@@ -322,6 +322,21 @@ fn a_stopped_sweep_says_how_it_goes_on() {
 }
 
 #[test]
+fn the_simulated_example_runs_as_it_stands() {
+    let desk = Desk::new();
+    let page = include_str!("../docs/pipeline.md");
+    let block = page.split("<!-- simulated -->\n```sh\n").nth(1).unwrap().split("```").next().unwrap();
+    let program = Path::new(env!("CARGO_BIN_EXE_gpumon")).parent().unwrap();
+    let path = format!("{}:{}", program.display(), std::env::var("PATH").unwrap());
+    let run =
+        Command::new("bash").args(["-euc", block]).env("PATH", path).current_dir(desk.path("")).output();
+    let output = run.unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(String::from_utf8_lossy(&output.stdout).contains(",extrapolated,simulated"));
+    assert!(desk.path("simulated/plan-sh/gpu0.sh").exists());
+}
+
+#[test]
 fn damaged_parquet_is_named() {
     let desk = Desk::new();
     let mut bytes = b"PAR1".to_vec();
