@@ -322,6 +322,28 @@ fn a_stopped_sweep_says_how_it_goes_on() {
 }
 
 #[test]
+fn names_cannot_steer_the_terminal_and_repeats_across_files_are_told() {
+    let desk = Desk::new();
+    desk.write("steer.csv", &profile("\u{1b}[31mred", true));
+    let (table, _) = desk.works("fit steer.csv -o steer.json --form physical");
+    assert!(table.contains("\\u{1b}[31mred") && !table.contains('\u{1b}'), "{table}");
+    desk.write("few.csv", &format!("{HEADER}\u{7}bell,1,1,600,50,5,10,100\n"));
+    desk.fails("fit few.csv -o few.json", "\\u{7}bell");
+    fs::copy(desk.path("mig.csv"), desk.path("again.csv")).unwrap();
+    let (_, notices) = desk.works("fit mig.csv again.csv -o m.json --form physical");
+    assert!(notices.contains("again.csv: 36 points stand in an earlier profile too"), "{notices}");
+    desk.works("fit mig.csv -o m1.json --form physical");
+    for args in [
+        "predict m1.json --points nowhere.csv",
+        "fit nowhere.csv -o x.json",
+        "predict x.json --points few.csv",
+    ] {
+        let told = String::from_utf8(desk.gpumon(args).stderr).unwrap();
+        assert_eq!(told.matches("No such file").count(), 1, "{told}");
+    }
+}
+
+#[test]
 fn the_simulated_example_runs_as_it_stands() {
     let desk = Desk::new();
     let page = include_str!("../docs/pipeline.md");
@@ -356,6 +378,11 @@ fn values_out_of_range_are_said_with_the_range() {
     desk.fails("fit mig.csv -o m.json --holdout -0.5", "between 0 and 1");
     desk.fails("fit mig.csv -o m.json --cap-w -5", "positive number of watts");
     desk.fails("profile -w w.toml -o p.csv --slices -1", "1..=7");
+    desk.fails(&format!("{place} --batches -1"), "1..=1000000");
+    desk.write("base2.csv", "frequency_mhz,static_w,fan_w,idle_w\n600,x,0,1\n");
+    desk.fails(&place.replace("base.csv", "base2.csv"), "`base2.csv`: line 2, column `static_w`: found `x`");
+    let output = desk.gpumon("predict m.json --points points.csv");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("cannot read the model file `m.json`"));
     desk.write("tiny.toml", &WORKLOAD.replace("100", "1e-308").replace("a1e-308", "a100"));
     desk.fails(&place.replace("w.toml", "tiny.toml"), "rate_rps of `m`");
     desk.write("run.toml", &WORKLOAD.replace("\"serve\"", "\"A=1\""));

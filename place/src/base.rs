@@ -41,8 +41,20 @@ pub enum BaseError {
     /// It is not a CSV of this shape.
     #[error("base power: {0}; expected the columns frequency_mhz,static_w,fan_w,idle_w with numbers")]
     Shape(String),
-    /// A power is negative or not a number.
-    #[error("base power at {0} MHz is not a finite power of at least 0 W")]
+    /// A cell cannot be used.
+    #[error("line {line}, column `{column}`: found `{found}`, expected {expected}")]
+    Cell {
+        /// Line of the text, from 1.
+        line: u64,
+        /// The column.
+        column: &'static str,
+        /// What stands there.
+        found: String,
+        /// What should.
+        expected: &'static str,
+    },
+    /// A power is out of its range.
+    #[error("base power at {0} MHz is not a power of 0 to 10000 W")]
     Value(u32),
     /// A clock is listed twice.
     #[error("base power lists {0} MHz twice; keep one row")]
@@ -52,23 +64,39 @@ pub enum BaseError {
     Empty,
 }
 
-#[derive(Deserialize)]
-struct Row {
-    frequency_mhz: u32,
-    static_w: f64,
-    fan_w: f64,
-    idle_w: f64,
-}
+/// Columns of the table.
+const COLUMNS: [&str; 4] = ["frequency_mhz", "static_w", "fan_w", "idle_w"];
+/// What a GPU can draw, W.
+const WATTS: std::ops::RangeInclusive<f64> = 0.0..=10_000.0;
 
 impl BasePower {
     /// The table in a CSV text with the columns `frequency_mhz,static_w,fan_w,idle_w`.
     pub fn parse(text: &str) -> Result<Self, BaseError> {
-        let mut reader = csv::Reader::from_reader(text.as_bytes());
+        let shape = |e: csv::Error| BaseError::Shape(e.to_string());
+        let mut reader = csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(text.as_bytes());
+        let header = reader.headers().map_err(shape)?.clone();
+        let place = |column: &'static str| {
+            let lacks = || BaseError::Shape(format!("line 1 has no column `{column}`"));
+            header.iter().position(|name| name == column).ok_or_else(lacks)
+        };
+        let places = [place(COLUMNS[0])?, place(COLUMNS[1])?, place(COLUMNS[2])?, place(COLUMNS[3])?];
         let mut parts = Vec::new();
-        for row in reader.deserialize() {
-            let row: Row = row.map_err(|e| BaseError::Shape(e.to_string()))?;
-            let Row { static_w, fan_w, idle_w, .. } = row;
-            parts.push((row.frequency_mhz, BaseParts { static_w, fan_w, idle_w }));
+        for record in reader.records() {
+            let record = record.map_err(shape)?;
+            let cell = |i: usize| record.get(places[i]).unwrap_or_default();
+            let wrong = |i: usize, expected| BaseError::Cell {
+                line: record.position().map_or(0, csv::Position::line),
+                column: COLUMNS[i],
+                found: cell(i).chars().take(40).collect(),
+                expected,
+            };
+            let mhz = cell(0).parse::<u32>().ok().filter(|mhz| *mhz > 0);
+            let mhz = mhz.ok_or_else(|| wrong(0, "a whole clock in MHz, 1 or above"))?;
+            let watts = |i: usize| {
+                let power = cell(i).parse::<f64>().ok().filter(|w| WATTS.contains(w));
+                power.ok_or_else(|| wrong(i, "a power of 0 to 10000 W"))
+            };
+            parts.push((mhz, BaseParts { static_w: watts(1)?, fan_w: watts(2)?, idle_w: watts(3)? }));
         }
         Self::new(parts)
     }
@@ -77,7 +105,7 @@ impl BasePower {
     pub fn new(parts: impl IntoIterator<Item = (u32, BaseParts)>) -> Result<Self, BaseError> {
         let mut table = BTreeMap::new();
         for (mhz, p) in parts {
-            if ![p.static_w, p.fan_w, p.idle_w].iter().all(|w| w.is_finite() && *w >= 0.0) {
+            if ![p.static_w, p.fan_w, p.idle_w].iter().all(|w| WATTS.contains(w)) {
                 return Err(BaseError::Value(mhz));
             }
             if table.insert(mhz, p).is_some() {
@@ -164,9 +192,21 @@ mod tests {
         let parse = |rows: &str| BasePower::parse(&format!("{head}{rows}")).unwrap_err();
         assert_eq!(parse(""), BaseError::Empty);
         assert_eq!(parse("210,1,1,1\n210,1,1,1\n"), BaseError::Twice(210));
-        assert_eq!(parse("210,-1,1,1\n"), BaseError::Value(210));
-        assert_eq!(parse("210,NaN,1,1\n"), BaseError::Value(210));
-        assert!(parse("210,x,1,1\n").to_string().contains("frequency_mhz"));
+        for (row, says) in [
+            ("210,-1,1,1", "line 2, column `static_w`: found `-1`"),
+            ("210,1,NaN,1", "line 2, column `fan_w`: found `NaN`"),
+            ("210,1,1,x", "line 2, column `idle_w`: found `x`, expected a power of 0 to 10000 W"),
+            ("0,1,1,1", "line 2, column `frequency_mhz`: found `0`"),
+            ("210.5,1,1,1", "expected a whole clock"),
+            ("210,1,1,1e5", "column `idle_w`"),
+        ] {
+            let text = parse(&format!("{row}\n")).to_string();
+            assert!(text.contains(says), "{row}: {text}");
+        }
+        let parts = BaseParts { static_w: f64::NAN, fan_w: 0.0, idle_w: 0.0 };
+        assert_eq!(BasePower::new([(210, parts)]), Err(BaseError::Value(210)));
+        let text = BasePower::parse("frequency_mhz,static_w\n210,1\n").unwrap_err().to_string();
+        assert!(text.contains("no column `fan_w`"), "{text}");
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub struct ProfileArgs {
     #[arg(long, default_value = "full", value_name = "DESIGN")]
     pub design: Design,
     /// Seed of the design
-    #[arg(long, default_value_t = 1, value_name = "N")]
+    #[arg(long, default_value_t = 1, value_name = "N", allow_negative_numbers = true)]
     pub seed: u64,
     /// MIG sizes, compute slices of seven, where the workload's sharing is `mig` [default: 1,2,3,4,7]
     #[arg(long, value_delimiter = ',', value_name = "LIST", allow_negative_numbers = true, value_parser = clap::value_parser!(u8).range(1..=7))]
@@ -32,7 +32,7 @@ pub struct ProfileArgs {
     #[arg(long, value_delimiter = ',', value_name = "LIST", allow_negative_numbers = true, value_parser = clap::value_parser!(u8).range(1..=100))]
     pub shares: Option<Vec<u8>>,
     /// Batch sizes, items
-    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32", value_name = "LIST")]
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32", value_name = "LIST", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub batches: Vec<u32>,
     /// Also record the GPU while the sweep runs, into this folder, with a mark at the end of each row; a stopped sweep
     /// goes on only without this
@@ -136,7 +136,7 @@ pub struct PlaceArgs {
     #[arg(long, value_name = "FILE.csv")]
     pub base_power: Option<PathBuf>,
     /// Batch sizes to choose from with --models, items
-    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32", value_name = "LIST")]
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32", value_name = "LIST", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub batches: Vec<u32>,
     /// At most this many GPUs [default: the workload's, or as many as it takes]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]

@@ -85,7 +85,7 @@ pub fn run(args: &FitArgs) -> Result<u8> {
     files.extend(held_out.as_ref().map(|(path, csv)| (path.as_path(), csv.as_str())));
     let is_free = !files.iter().any(|(path, _)| is_stdout(path));
     inputs::write_all(&files, args.force)?;
-    let table = text(&file, holdout.as_ref());
+    let table = output::shown(&text(&file, holdout.as_ref()));
     match (args.json, is_free) {
         (true, _) => output::print_json(&Report { file: &file, holdout: holdout.as_ref() })?,
         (false, true) => output::print(&table)?,

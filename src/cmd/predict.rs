@@ -3,6 +3,7 @@
 //! Cases: rows of the idle GPU are left out with a notice, so that any profile can stand for the points. Points outside
 //! the range of a fit are answered, marked and counted in a notice.
 
+use std::fs::File;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -43,8 +44,8 @@ struct Answer {
 pub fn run(args: &PredictArgs) -> Result<u8> {
     let models = ModelFile::read(&args.models)?;
     let name = args.points.display();
-    let reader = ReaderBuilder::new().trim(csv::Trim::All).from_path(&args.points);
-    let reader = reader.with_context(|| format!("cannot read the points `{name}`"))?;
+    let file = File::open(&args.points).with_context(|| format!("cannot read the points `{name}`"))?;
+    let reader = ReaderBuilder::new().trim(csv::Trim::All).from_reader(file);
     let (columns, answers) = predict(&models, reader, &args.points)?;
     let outside = answers.iter().filter(|a| a.prediction.extrapolated).count();
     if outside > 0 {
@@ -64,11 +65,7 @@ pub fn run(args: &PredictArgs) -> Result<u8> {
     Ok(DONE)
 }
 
-fn predict(
-    models: &ModelFile,
-    mut reader: Reader<std::fs::File>,
-    path: &Path,
-) -> Result<(Columns, Vec<Answer>)> {
+fn predict(models: &ModelFile, mut reader: Reader<File>, path: &Path) -> Result<(Columns, Vec<Answer>)> {
     let name = path.display();
     let headers = reader.headers().with_context(|| format!("the points `{name}`"))?.clone();
     let records = reader.records().collect::<Result<Vec<_>, _>>();
