@@ -23,6 +23,8 @@ use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 
+use crate::units::plain;
+
 /// The whole file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -147,7 +149,7 @@ impl Workload {
         }
         positive("cluster.carbon_g_per_kwh", cluster.carbon_g_per_kwh.filter(|c| *c != 0.0))?;
         if let Some(pue) = cluster.pue.filter(|p| !(p.is_finite() && *p >= 1.0)) {
-            return Err(wrong("cluster.pue", &pue, "a number of at least 1"));
+            return Err(wrong("cluster.pue", &plain(pue), "a number of at least 1"));
         }
         if self.models.is_empty() {
             return Err(WorkloadError::Empty);
@@ -187,7 +189,7 @@ fn cannot_start(argv: &[String]) -> Option<&'static str> {
 fn positive(key: &str, value: Option<f64>) -> Result<(), WorkloadError> {
     match value {
         Some(v) if !PLAUSIBLE.contains(&v) => {
-            Err(wrong(key, &v, "a finite number above 0, from 1e-9 to 1e12"))
+            Err(wrong(key, &plain(v), "a finite number above 0, from 1e-9 to 1e12"))
         }
         _ => Ok(()),
     }

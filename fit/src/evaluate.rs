@@ -253,7 +253,7 @@ fn model_quality(seen: &Observations, runs: Vec<Result<Run, FitError>>, fraction
     ModelQuality {
         model: seen.model.clone(),
         points: seen.points.len(),
-        trained_on: good.iter().map(|r| r.trained_on as f64).sum::<f64>() / good.len().max(1) as f64,
+        trained_on: good.iter().fold(0.0, |sum, r| sum + r.trained_on as f64) / good.len().max(1) as f64,
         errors: Errors {
             total_power: over_seeds(|e| e.total_power),
             dynamic_power: over_seeds(|e| e.dynamic_power),

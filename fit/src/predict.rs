@@ -49,7 +49,8 @@ impl ModelFile {
     pub fn predict(&self, model: &str, point: &Point) -> Result<Prediction, PredictError> {
         let found = self.model(model).ok_or_else(|| {
             let names: Vec<&str> = self.models.iter().map(|m| m.name.as_str()).collect();
-            PredictError::UnknownModel { model: model.to_owned(), known: names.join(", ") }
+            let known = if names.is_empty() { "none".into() } else { names.join(", ") };
+            PredictError::UnknownModel { model: model.to_owned(), known }
         })?;
         found.predict(point, self.base.as_ref())
     }
