@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::geometry::SEVEN_SLICES;
 use crate::profile::ProfileRow;
+use crate::units::plain;
 
 /// A value out of its range: column, what stands there, what should.
 pub(super) struct Wrong {
@@ -40,7 +41,7 @@ pub(super) fn check(row: &ProfileRow) -> Result<(), Wrong> {
         return wrong("batch_size", &row.batch_size, "a whole number, 1 or above");
     }
     if !(row.share > 0.0 && row.share <= 1.0) {
-        return wrong("share", &row.share, "a number above 0, up to 1");
+        return wrong("share", &plain(row.share), "a number above 0, up to 1");
     }
     let legal = |slices: i32| u8::try_from(slices).is_ok_and(|s| SEVEN_SLICES.profile(s).is_some());
     if let Some(slices) = row.mig_slices.filter(|&s| !legal(s)) {
@@ -63,7 +64,7 @@ pub(super) fn check(row: &ProfileRow) -> Result<(), Wrong> {
     let watts = [("avg_power_draw", row.avg_power_draw), ("dynamic_power_draw", row.dynamic_power_draw)];
     for (column, value) in watts {
         if let Some(value) = value.filter(|v| *v > MAX_W) {
-            return wrong(column, &value, "a power in W, up to 10000");
+            return wrong(column, &plain(value), "a power in W, up to 10000");
         }
     }
     if row.avg_power_draw == Some(0.0) {
@@ -71,7 +72,7 @@ pub(super) fn check(row: &ProfileRow) -> Result<(), Wrong> {
     }
     for (column, value) in not_negative(row) {
         if let Some(value) = value.filter(|v| !(v.is_finite() && *v >= 0.0)) {
-            return wrong(column, &value, NOT_NEGATIVE);
+            return wrong(column, &plain(value), NOT_NEGATIVE);
         }
     }
     for (column, value) in [("mem_bytes", row.mem_bytes), ("n_samples", row.n_samples)] {
@@ -81,7 +82,7 @@ pub(super) fn check(row: &ProfileRow) -> Result<(), Wrong> {
     }
     for (column, value) in positive(row) {
         if let Some(value) = value.filter(|v| !(v.is_finite() && *v > 0.0)) {
-            return wrong(column, &value, POSITIVE);
+            return wrong(column, &plain(value), POSITIVE);
         }
     }
     if row.valid && row.is_idle() && row.avg_power_draw.is_none() {

@@ -17,7 +17,7 @@ use parquet::file::metadata::KeyValue;
 use parquet::file::properties::WriterProperties;
 
 use super::clean::{check, clean};
-use super::text::{OURS, parse_csv};
+use super::text::{OURS, parse_csv, quoted, some};
 use super::{Profile, ProfileError};
 use crate::caught::caught;
 use crate::profile::ProfileRow;
@@ -51,13 +51,11 @@ fn ours(batches: &[RecordBatch], schema: &Schema, path: &Path) -> Result<Profile
     let name = path.display().to_string();
     let known: Vec<_> = ProfileRow::columns().into_iter().map(|c| c.name).collect();
     let fields = schema.fields().iter().map(|f| f.name().as_str());
-    let unknown: Vec<_> = fields.filter(|f| !known.contains(f)).map(|f| format!("`{f}`")).collect();
+    let unknown: Vec<_> = fields.filter(|f| !known.contains(f)).map(quoted).collect();
     let mut notices = Vec::new();
     if !unknown.is_empty() {
-        notices.push(format!(
-            "{name}: columns that a profile does not have are left out: {}",
-            unknown.join(", ")
-        ));
+        notices
+            .push(format!("{name}: columns that a profile does not have are left out: {}", some(&unknown)));
     }
     let mut rows = Vec::new();
     for batch in batches {

@@ -122,6 +122,14 @@ fn a_saved_data_frame_is_a_profile() {
 }
 
 #[test]
+fn many_unknown_columns_are_named_in_part() {
+    let names: Vec<String> = (0..500).map(|i| format!("x{i}")).collect();
+    let text = format!("{},{}\nm,1,2,210,50,5,4,3{}\n", HEADER.trim(), names.join(","), ",1".repeat(500));
+    let notices = parse(&text).unwrap().notices;
+    assert!(notices[0].ends_with("and 492 more") && notices[0].len() < 200, "{notices:?}");
+}
+
+#[test]
 fn repeated_points_are_averaged_with_a_notice() {
     let profile =
         parse(&format!("{HEADER}m,1,2,210,50,5,4,3\nm,1,2,240,50,5,4,3\nm,1,2.0,210,60,7,6,5\n")).unwrap();
