@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use anyhow::Result;
-use gpumon_monitor::device::{Device, Sensors};
+use gpumon_monitor::device::{Device, ReadError, Sensors};
 use serde::Serialize;
 
 use super::DONE;
@@ -26,6 +26,7 @@ struct Gpu {
     driver: String,
     simulated: bool,
     power_limit_w: Option<f64>,
+    power_scope: Option<&'static str>,
     mem_total_bytes: Option<u64>,
     sm_clocks_mhz: Vec<u32>,
     mig_enabled: Option<bool>,
@@ -38,7 +39,10 @@ struct Gpu {
 /// Lists GPUs. One that cannot be read is listed with the reason.
 pub fn run(args: &DevicesArgs) -> Result<u8> {
     let devices = session::open(&args.device, Scope::Machine)?;
-    let report = Report { gpus: devices.iter().map(describe).collect() };
+    let probed = Sensors::probe_patiently(&devices);
+    let report = Report {
+        gpus: devices.iter().zip(probed).map(|(device, probed)| describe(device, probed)).collect(),
+    };
     if args.json {
         output::print_json(&report)?
     } else {
@@ -47,9 +51,8 @@ pub fn run(args: &DevicesArgs) -> Result<u8> {
     Ok(DONE)
 }
 
-fn describe(device: &Arc<dyn Device>) -> Gpu {
+fn describe(device: &Arc<dyn Device>, probed: Result<Sensors, ReadError>) -> Gpu {
     let id = device.identity();
-    let probed = Sensors::probe_patiently(device);
     let (sensors, unsupported) = probed.as_ref().map(Sensors::names).unwrap_or_default();
     Gpu {
         index: id.index,
@@ -58,6 +61,7 @@ fn describe(device: &Arc<dyn Device>) -> Gpu {
         pci_id: id.pci_id.clone(),
         driver: id.driver.clone(),
         simulated: id.simulated,
+        power_scope: id.power_scope,
         power_limit_w: id.power_limit.map(|p| p.watts()),
         mem_total_bytes: id.mem_total_bytes,
         sm_clocks_mhz: id.sm_clocks.iter().map(|c| c.0).collect(),
@@ -66,6 +70,13 @@ fn describe(device: &Arc<dyn Device>) -> Gpu {
         sensors,
         unsupported,
         error: probed.err().map(|e| e.to_string()),
+    }
+}
+
+fn scope(scope: &str) -> String {
+    match scope {
+        "module" => "the whole module, as the GPU alone is not measured".into(),
+        _ => "the GPU".into(),
     }
 }
 
@@ -88,6 +99,7 @@ fn text(report: &Report) -> String {
             ("PCI", gpu.pci_id.clone()),
             ("driver", gpu.driver.clone()),
             ("power limit", or_unknown(gpu.power_limit_w.map(|w| format!("{w:.0} W")))),
+            ("power of", gpu.power_scope.map_or(String::new(), scope)),
             ("memory", or_unknown(memory)),
             ("SM clocks", clocks),
             ("MIG", mig),
