@@ -50,10 +50,16 @@ fn until(seconds: u64, what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
-/// Waits for the end, and says how long that took.
+/// Waits for the end, and says how long that took. A process that does not end is killed, and the test fails.
 #[track_caller]
 fn ends(seconds: u64, mut child: Child) -> (Output, Duration) {
     let asked = Instant::now();
-    until(seconds, "the end", || child.try_wait().unwrap().is_some());
+    while child.try_wait().unwrap().is_none() {
+        if asked.elapsed() > Duration::from_secs(seconds) {
+            child.kill().unwrap();
+            panic!("it has not ended within {seconds} s");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
     (child.wait_with_output().unwrap(), asked.elapsed())
 }

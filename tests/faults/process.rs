@@ -1,5 +1,7 @@
 //! What befalls the recording process: signals, kills, full disks, a second recorder.
+#![allow(unsafe_code, reason = "a test that runs under nohup lets its child hear SIGHUP")]
 
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -17,7 +19,15 @@ const GPUMON: &str = env!("CARGO_BIN_EXE_gpumon");
 fn start(fake: &Fake, more: &[&str]) -> Child {
     let path = recording(fake);
     let args = [&["record", "-o", path.to_str().unwrap()], more].concat();
-    command(fake, &args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    let mut command = command(fake, &args);
+    // SAFETY: between fork and exec only a signal's action is set.
+    unsafe {
+        command.pre_exec(|| {
+            libc::signal(libc::SIGHUP, libc::SIG_DFL);
+            Ok(())
+        })
+    };
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
 fn state(path: &Path) -> Value {
@@ -36,7 +46,9 @@ fn has_rows(fake: &Fake, count: usize) {
 fn row_14_killed_or_out_of_disk() {
     let fake = fake(TWO);
     let mut child = start(&fake, &["--rate", "100"]);
-    has_rows(&fake, 300);
+    // Killed at a time that has nothing to do with when rows are flushed.
+    until(20, "a recording", || recording(&fake).join("journal").exists());
+    std::thread::sleep(Duration::from_millis(3_100));
     child.kill().unwrap();
     let killed_us = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros() as i64;
     child.wait().unwrap();

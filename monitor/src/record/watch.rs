@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn a_tick_that_stays_is_one_stall_and_one_gap() {
         let beat = Beat::new("fast-0", 0);
-        let mut watch = Watch::new(&[beat.clone()], MonoUs(1_000_000));
+        let mut watch = Watch::new(std::slice::from_ref(&beat), MonoUs(1_000_000));
         beat.enter(MonoUs(1_500_000));
         for look in 1..10i64 {
             let events = watch.look(MonoUs(1_500_000 + look * 250_000));
@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn ticks_one_after_another_and_a_stopped_process_are_no_stall() {
         let beat = Beat::new("fast-0", 0);
-        let mut watch = Watch::new(&[beat.clone()], MonoUs(0));
+        let mut watch = Watch::new(std::slice::from_ref(&beat), MonoUs(0));
         for look in 0..20i64 {
             beat.enter(MonoUs(look));
             // Each look finds another tick, however long the process stood still between.
