@@ -32,6 +32,8 @@ mod summary;
 const DONE: u8 = 0;
 /// Exit code: done, but something was lost and `--strict` was given.
 const DONE_WITH_LOSSES: u8 = 3;
+/// Exit code: recorded, but a GPU was lost, for good or for a while.
+const GPU_LOST: u8 = 4;
 /// Exit code: a signal ended it early.
 const INTERRUPTED: u8 = 130;
 

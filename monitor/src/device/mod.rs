@@ -17,11 +17,18 @@ use gpumon_core::units::{Megahertz, Millijoules, Milliwatts, WallUs};
 
 pub mod nvml;
 mod nvml_ext;
+mod nvml_open;
 mod patience;
+mod power_state;
 pub mod replay;
 pub mod select;
 pub mod sim;
 pub mod visible;
+
+/// The number that a field has in this driver; see [`nvml_ext`].
+pub fn field_id(driver: &str, id: u32) -> u32 {
+    nvml_ext::Numbering::of(driver).translate(id)
+}
 
 /// A GPU that can be read. Calls may block for as long as the driver likes.
 pub trait Device: Send + Sync {
@@ -43,6 +50,15 @@ pub trait Device: Send + Sync {
     }
     /// What the GPU's units did since the call before; the first call gives [`ReadError::Transient`].
     fn activity(&self) -> Result<Activity, ReadError>;
+    /// Whether the GPU can come back after it was lost, so that looking for it makes sense.
+    fn can_return(&self) -> bool {
+        false
+    }
+    /// Looks for a GPU that was lost, by its UUID, and reads from it again where it is found. One look, no waiting; what
+    /// the driver takes for it is unknown.
+    fn attach_again(&self) -> Result<(), ReadError> {
+        Err(ReadError::Lost("this kind of GPU does not come back".into()))
+    }
 }
 
 /// Which GPU this is.
@@ -68,6 +84,8 @@ pub struct Identity {
     pub mig: Option<bool>,
     /// UUIDs of the MIG instances on this GPU.
     pub mig_uuids: Vec<String>,
+    /// What its power is measured over, `gpu` or `module`; `None` where that is not known.
+    pub power_scope: Option<&'static str>,
     /// Whether this GPU is simulated.
     pub simulated: bool,
 }
@@ -79,6 +97,10 @@ pub struct Power {
     pub instant: Option<Milliwatts>,
     /// Averaged by the driver.
     pub average: Option<Milliwatts>,
+    /// Why the short-window value is absent on a GPU that has it.
+    pub instant_failed: Option<&'static str>,
+    /// Why the average is absent on a GPU that has it.
+    pub average_failed: Option<&'static str>,
 }
 
 /// One of the driver's own, time-stamped power readings.
@@ -194,6 +216,18 @@ pub enum OpenError {
          restart; restart the machine, or reload the nvidia modules (`rmmod nvidia_uvm nvidia; modprobe nvidia`)"
     )]
     VersionMismatch,
+    /// The library is there and cannot be loaded.
+    #[error(
+        "the NVIDIA driver's library cannot be loaded ({0}); install the driver anew, or try `--device sim:h200`, a \
+         simulated GPU"
+    )]
+    BrokenLibrary(String),
+    /// Every GPU is suspended.
+    #[error(
+        "GPU {0} is asleep to save power (PCI runtime power management), and reading would wake it; give `--wake` to \
+         read it all the same"
+    )]
+    Asleep(String),
     /// The driver answers, but there is nothing to read.
     #[error(
         "the NVIDIA driver finds no GPU; see whether `nvidia-smi -L` lists one, or try `--device sim:h200`"
@@ -210,29 +244,42 @@ pub enum OpenError {
     Replay(String),
 }
 
+/// What opening a GPU may do to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Access {
+    /// Whether a GPU that is suspended to save power may be woken.
+    pub wake: bool,
+}
+
 /// A way to get GPUs.
 struct Backend {
     /// What stands before the colon of `--device`.
     scheme: &'static str,
     /// Opens all GPUs for what stands behind the colon.
-    open: fn(rest: &str, clock: Arc<dyn Clock>) -> Opened,
+    open: fn(rest: &str, clock: Arc<dyn Clock>, access: Access) -> Opened,
 }
 
 /// All GPUs of a backend.
 type Opened = Result<Vec<Arc<dyn Device>>, OpenError>;
 
 const BACKENDS: &[Backend] = &[
-    Backend { scheme: "nvml", open: nvml::open },
+    Backend { scheme: "nvml", open: nvml_open::open },
     Backend { scheme: "sim", open: sim::open },
     Backend { scheme: "replay", open: replay::open },
 ];
 
-/// All GPUs of a device specification such as `nvml` or `sim:h200`.
+/// All GPUs of a device specification such as `nvml` or `sim:h200`, but for those that sleep.
 pub fn open(spec: &str, clock: Arc<dyn Clock>) -> Opened {
+    open_as(spec, clock, Access::default())
+}
+
+/// The same, with a word on what opening may do.
+pub fn open_as(spec: &str, clock: Arc<dyn Clock>, access: Access) -> Opened {
     let (scheme, rest) = spec.split_once(':').unwrap_or((spec, ""));
     let backend = BACKENDS.iter().find(|b| b.scheme == scheme);
-    let devices =
-        backend.map(|b| (b.open)(rest, clock)).ok_or_else(|| OpenError::UnknownSpec(spec.into()))??;
+    let devices = backend
+        .map(|b| (b.open)(rest, clock, access))
+        .ok_or_else(|| OpenError::UnknownSpec(spec.into()))??;
     if devices.is_empty() { Err(OpenError::NoGpu) } else { Ok(devices) }
 }
 
@@ -275,8 +322,10 @@ impl Sensors {
             }
         }
         Ok(Self {
-            power_instant: has_power && known.is_none_or(|p| p.instant.is_some()),
-            power_average: has_power && known.is_none_or(|p| p.average.is_some()),
+            power_instant: has_power
+                && known.is_none_or(|p| p.instant.is_some() || p.instant_failed.is_some()),
+            power_average: has_power
+                && known.is_none_or(|p| p.average.is_some() || p.average_failed.is_some()),
             sm_clock: answers(device.sm_clock())?,
             power_samples: answers(device.power_samples(WallUs(i64::MAX), &mut Vec::new()))?,
             energy_counter: answers(device.energy_counter())?,
@@ -285,11 +334,11 @@ impl Sensors {
         })
     }
 
-    /// The same, but a driver that does not return from a call within a few seconds is an error.
-    pub fn probe_patiently(device: &Arc<dyn Device>) -> Result<Self, ReadError> {
-        let asked = device.clone();
-        patience::answer(move || Self::probe(asked.as_ref()))
-            .unwrap_or_else(|| Err(ReadError::Transient(patience::no_answer())))
+    /// The same for several GPUs at once; a driver that does not return from a call within a few seconds is an error.
+    pub fn probe_patiently(devices: &[Arc<dyn Device>]) -> Vec<Result<Self, ReadError>> {
+        let asks = devices.iter().cloned().map(|device| move || Self::probe(device.as_ref()));
+        let no_answer = || Err(ReadError::Transient(patience::no_answer()));
+        patience::answers(asks).into_iter().map(|answer| answer.unwrap_or_else(no_answer)).collect()
     }
 
     /// Names of the sensors that answer and of those that do not.
