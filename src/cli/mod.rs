@@ -307,6 +307,8 @@ pub enum TableName {
     Counter,
     /// Marks, windows, losses
     Events,
+    /// The processes in each second
+    Process,
 }
 
 /// Arguments of `recover`.

@@ -22,9 +22,10 @@ use nvml_wrapper::gpm::{GpmSample, gpm_metrics_get};
 use nvml_wrapper_sys::bindings::nvmlSample_t;
 
 use super::nvml_ext::{self, Field};
+use super::nvml_process::ProcessReader;
 use super::patience;
 use super::{
-    ACTIVITY_MIN_US, Activity, Device, Identity, OpenError, Power, PowerSample, ReadError, SlowSensor,
+    ACTIVITY_MIN_US, Activity, Device, Identity, OpenError, Power, PowerSample, Processes, ReadError, SlowSensor,
 };
 
 /// All NVIDIA GPUs of this machine. `rest` must be empty.
@@ -101,12 +102,16 @@ struct NvmlDevice {
     average: Option<Field>,
     samples: Mutex<Vec<nvmlSample_t>>,
     activity: Mutex<Option<(i64, GpmSample<'static>)>>,
+    processes: ProcessReader,
 }
 
 impl NvmlDevice {
     fn open(nvml: &'static Nvml, index: u32, driver: &str, clock: Arc<dyn Clock>) -> Result<Self, NvmlError> {
         let device = nvml.device_by_index(index)?;
-        let identity = identify(&device, index, driver)?;
+        let mut identity = identify(&device, index, driver)?;
+        let mig_devices = if identity.mig == Some(true) { device.mig_device_count().unwrap_or(0) } else { 0 };
+        let processes = ProcessReader::new(&device, mig_devices);
+        identity.mig_instances = processes.instances();
         // A failure that may pass does not cost the sensor; one that will not does.
         let first_that_answers = |id| {
             let tried = [Field::gpu(id), Field::module(id)].map(|field| {
@@ -127,6 +132,7 @@ impl NvmlDevice {
             average,
             samples: Mutex::default(),
             activity: Mutex::default(),
+            processes,
             device,
         })
     }
@@ -161,6 +167,7 @@ fn identify(device: &nvml_wrapper::Device<'static>, index: u32, driver: &str) ->
         mem_total_bytes: device.memory_info().ok().map(|m| m.total),
         sm_clocks,
         mig,
+        mig_instances: Vec::new(),
         mig_uuids: (0..mig_count).filter_map(|i| device.mig_device_by_index(i).ok()?.uuid().ok()).collect(),
     })
 }
@@ -295,5 +302,9 @@ impl Device for NvmlDevice {
             pcie_tx_mib_per_s: value(4),
             pcie_rx_mib_per_s: value(5),
         })
+    }
+
+    fn processes(&self) -> Result<Processes, ReadError> {
+        self.processes.read(&self.device, self.clock.wall()).map_err(read_error)
     }
 }

@@ -109,6 +109,7 @@ pub(super) mod tests {
             sm_clocks: vec![],
             mig: None,
             mig_uuids: vec![],
+            mig_instances: vec![],
             simulated: true,
         }
     }

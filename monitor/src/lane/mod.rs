@@ -19,6 +19,7 @@ use hdrhistogram::Histogram;
 mod counter;
 mod fast;
 mod grid;
+mod process;
 mod ring;
 mod slow;
 mod trouble;
@@ -26,6 +27,7 @@ mod trouble;
 pub use counter::{CounterLane, CounterReader};
 pub use fast::FastLane;
 pub use grid::Grid;
+pub use process::ProcessLane;
 pub use ring::RingLane;
 pub use slow::SlowLane;
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Session::prepare   probes each GPU once, builds its lanes and the header
-//!   → Recorder::start   three threads a GPU (fast | slow | ring and counter) and one writer thread
+//!   → Recorder::start   three threads a GPU (fast | slow and processes | ring and counter) and one writer thread
 //!   → Recorder::stop    lanes finish, the writer closes the store; a lane that hangs is left behind
 //! Session::simulate  the same lanes, one at a time, on a virtual clock
 //! Alongside      the same again, beside something else that lives on that virtual clock
@@ -20,7 +20,7 @@ use gpumon_core::timing::Characterisation;
 use gpumon_core::units::{MonoUs, WallUs};
 
 use crate::device::{Device, ReadError, Sensors};
-use crate::lane::{CounterLane, CounterReader, FastLane, Lane, Live, RingLane, SlowLane};
+use crate::lane::{CounterLane, CounterReader, FastLane, Lane, Live, ProcessLane, RingLane, SlowLane};
 
 mod alongside;
 mod drive;
@@ -105,7 +105,11 @@ impl Session {
     fn add_lanes(&mut self, gpu: i32, device: &Arc<dyn Device>, sensors: &Sensors, rate_hz: f64) {
         let (origin, live) = (self.origin, Arc::<Live>::default());
         let fast = FastLane::new(device.clone(), sensors, gpu, origin, rate_hz, live.clone());
-        let slow = SlowLane::new(device.clone(), sensors, gpu, origin);
+        let mut slow: Vec<Box<dyn Lane>> =
+            vec![Box::new(SlowLane::new(device.clone(), sensors, gpu, origin))];
+        if sensors.process {
+            slow.push(Box::new(ProcessLane::new(device.clone(), gpu, origin)));
+        }
         let mut rare: Vec<Box<dyn Lane>> = Vec::new();
         if sensors.energy_counter {
             let reader = Arc::new(CounterReader::new(device.clone(), gpu, origin));
@@ -116,7 +120,7 @@ impl Session {
             rare.push(Box::new(RingLane::new(device.clone(), gpu, origin, self.start_wall, live.clone())));
         }
         let groups: [(&str, Vec<Box<dyn Lane>>); 3] =
-            [("fast", vec![Box::new(fast)]), ("slow", vec![Box::new(slow)]), ("ring", rare)];
+            [("fast", vec![Box::new(fast)]), ("slow", slow), ("ring", rare)];
         for (name, lanes) in groups {
             if !lanes.is_empty() {
                 self.lanes.push(LaneGroup { label: format!("{name}-{gpu}"), gpu, lanes });
@@ -164,6 +168,7 @@ fn header(devices: &[Arc<dyn Device>], sensors: &[Sensors], start_wall: WallUs, 
             mem_total_bytes: id.mem_total_bytes,
             sensors: works,
             unsupported,
+            mig_instances: id.mig_instances.clone(),
             characterisation: None,
         }
     });

@@ -70,8 +70,8 @@ pub fn recover(dir: &Path) -> Result<RecoverReport, StoreError> {
 
 pub(super) fn recover_on(disk: Disk, dir: &Path) -> Result<RecoverReport, StoreError> {
     let layout = scan_recording(dir)?;
-    if layout.is_whole()
-        && let Ok(header) = read_header(dir)
+    if let Ok(header) = read_header(dir)
+        && layout.is_whole(&header)
         && header.state != State::Recording
         && check_identity(&layout, &header).is_ok()
         && let Ok(rows) = rows_in_parts(&layout)
@@ -115,7 +115,8 @@ fn missing(layout: &Layout, header: &Header) -> Vec<String> {
     {
         return Vec::new();
     }
-    let missing = Lane::ALL.into_iter().filter(|&lane| layout.parts[lane].is_empty());
+    let due = |lane: &Lane| lane.is_due(header) && layout.parts[*lane].is_empty();
+    let missing = Lane::ALL.into_iter().filter(due);
     missing.map(|lane| format!("the table {} was missing", lane.name())).collect()
 }
 
