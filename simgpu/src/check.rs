@@ -250,7 +250,10 @@ mod tests {
             ("[sensors]\nupdate_jitter_ms = 50", &["`sensors.update_jitter_ms`", "50", "half"]),
             ("[sensors]\naverage_lag_ms = -1", &["`sensors.average_lag_ms`", "-1"]),
             ("[sensors.ring]\njitter_ms = 10", &["`sensors.ring.jitter_ms`", "half"]),
-            ("[[process]]\npid = 7\nname = \"a\"\nshare_pct = 101", &["`process[0].share_pct`", "101", "0 to 100"]),
+            (
+                "[[process]]\npid = 7\nname = \"a\"\nshare_pct = 101",
+                &["`process[0].share_pct`", "101", "0 to 100"],
+            ),
             ("[[process]]\npid = 0\nname = \"a\"\nshare_pct = 1", &["`process[0].pid`", "1 or more"]),
             (
                 "[[process]]\npid = 7\nname = \"a\"\nshare_pct = 60\n[[process]]\npid = 8\nname = \"b\"\nshare_pct = 60",

@@ -170,7 +170,9 @@ fn check_instances(instances: &[Instance], gpus: u32) -> Result<(), String> {
         let on_it: Vec<_> =
             instances.iter().filter(|i| i.gpu == instance.gpu).map(|i| (i.slices, i.start)).collect();
         if instance.gpu >= gpus || !gpumon_core::geometry::SEVEN_SLICES.is_legal(&on_it) {
-            return Err(format!("[[instance]] number {number} does not fit on a GPU of the script with the others"));
+            return Err(format!(
+                "[[instance]] number {number} does not fit on a GPU of the script with the others"
+            ));
         }
     }
     Ok(())

@@ -25,7 +25,8 @@ use super::nvml_ext::{self, Field};
 use super::nvml_process::ProcessReader;
 use super::patience;
 use super::{
-    ACTIVITY_MIN_US, Activity, Device, Identity, OpenError, Power, PowerSample, Processes, ReadError, SlowSensor,
+    ACTIVITY_MIN_US, Activity, Device, Identity, OpenError, Power, PowerSample, Processes, ReadError,
+    SlowSensor,
 };
 
 /// All NVIDIA GPUs of this machine. `rest` must be empty.

@@ -75,7 +75,8 @@ impl IdleFinder {
             sorted.sort_by(f64::total_cmp);
             let median = sorted[sorted.len() / 2];
             let first = self.neighbours.len() < NEIGHBOURS;
-            self.least_mw = Some(self.least_mw.map_or(median, |least| if first { least } else { least.min(median) }));
+            self.least_mw =
+                Some(self.least_mw.map_or(median, |least| if first { least } else { least.min(median) }));
         }
         self.recent.push_back((at_us, power_mw));
         while self.recent.front().is_some_and(|(then_us, _)| at_us - then_us > GAP_US) {

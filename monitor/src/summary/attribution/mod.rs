@@ -247,7 +247,10 @@ impl Attributor {
     }
 
     /// The attribution of each window, given its energy, J.
-    pub(super) fn finish(mut self, energies_j: impl IntoIterator<Item = Option<f64>>) -> Vec<Option<Attribution>> {
+    pub(super) fn finish(
+        mut self,
+        energies_j: impl IntoIterator<Item = Option<f64>>,
+    ) -> Vec<Option<Attribution>> {
         // Processes at the very last reading.
         while let Some(group) = self.due.pop_front() {
             if self.last.is_some() {

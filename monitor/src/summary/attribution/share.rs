@@ -147,7 +147,12 @@ impl Ledger {
     }
 
     /// The attribution of `energy_j`; nothing if no power reading says how it lay in time.
-    pub(super) fn attribution(mut self, energy_j: f64, idle: Idle, instances: &[MigInstance]) -> Option<Attribution> {
+    pub(super) fn attribution(
+        mut self,
+        energy_j: f64,
+        idle: Idle,
+        instances: &[MigInstance],
+    ) -> Option<Attribution> {
         self.keep_largest();
         let shared: f64 = self.processes.values().map(|sum| sum.nj).sum();
         let shared = shared + self.others_nj.unwrap_or(0.0);

@@ -118,7 +118,8 @@ fn instances_get_their_slices_where_the_driver_is_silent() {
     near(of(7), 100.0 + 60.0);
     near(of(8), 160.0);
     near(of(9), 80.0);
-    let instances: Vec<_> = found.mig_instances.iter().map(|i| (i.id, i.slices, i.energy_j.round())).collect();
+    let instances: Vec<_> =
+        found.mig_instances.iter().map(|i| (i.id, i.slices, i.energy_j.round())).collect();
     assert_eq!(instances, [(1, Some(3), 320.0), (2, Some(2), 80.0)]);
     near(sum(found), 600.0);
 }
