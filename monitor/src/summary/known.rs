@@ -53,11 +53,11 @@ pub(super) fn all(reader: &Reader, options: &Options<'_>) -> Result<Vec<Known>, 
         polled(reader, &mut finders, by)?;
     }
     let known = gpus.iter().zip(finders).map(|(gpu, finder)| {
-        let timing = options.timing.iter();
-        let timing = timing.filter(|found| found.uuid == gpu.uuid && found.driver == gpu.driver);
+        let mut timing = options.timing.iter();
+        let timing = timing.find(|found| found.uuid == gpu.uuid && found.driver == gpu.driver);
         let given = options.idle_w.iter().find(|(uuid, _)| *uuid == gpu.uuid);
         Known {
-            timing: Timing::new(timing.last()),
+            timing: Timing::new(timing),
             noise_w: finder.noise.noise_w(),
             idle: given.map(|(_, watts)| Idle::given(*watts)).or(finder.idle.found()),
             has_ring: finder.has_ring,

@@ -193,7 +193,8 @@ impl Attributor {
         }
         let Some(last) = self.last.replace((at_us, mw)) else {
             // Nothing is known of the power before.
-            self.last_group_us = self.due.drain(..).map(|g| g.at_us).last();
+            self.last_group_us = self.due.back().map(|g| g.at_us);
+            self.due.clear();
             return;
         };
         let mut segment = Segment { from: last, to: (at_us, mw) };
