@@ -19,7 +19,7 @@ import pyarrow
 import pyarrow.compute as compute
 import pyarrow.parquet as parquet
 
-TABLES = ("fast", "ring", "slow", "counter", "events")
+TABLES = ("fast", "ring", "slow", "counter", "events", "process")
 
 
 def duck(path: Path, what: str) -> tuple:

@@ -74,7 +74,7 @@ fn a_recording_can_be_summed_up_in_words_and_in_json() {
 }
 
 #[test]
-fn five_tables_and_a_header_are_all_there_is() {
+fn six_tables_and_a_header_are_all_there_is() {
     let scratch = Scratch::new();
     assert!(record(&scratch.name("a"), &[]).status.success());
     let mut files: Vec<_> = std::fs::read_dir(scratch.path("a"))
@@ -88,6 +88,7 @@ fn five_tables_and_a_header_are_all_there_is() {
             "counter.parquet",
             "events.parquet",
             "fast.parquet",
+            "process.parquet",
             "recording.json",
             "ring.parquet",
             "slow.parquet"

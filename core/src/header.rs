@@ -78,9 +78,25 @@ pub struct Gpu {
     pub sensors: Vec<String>,
     /// Sensors that do not exist on this GPU: their columns are null.
     pub unsupported: Vec<String>,
+    /// The GPU instances at the start, if MIG was on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mig_instances: Vec<MigInstance>,
     /// What `gpumon characterize` had found of this GPU under this driver before the recording started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub characterisation: Option<Characterisation>,
+}
+
+/// One GPU instance of a GPU in MIG mode.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MigInstance {
+    /// Its id, as `process` rows give it.
+    pub id: u32,
+    /// Compute slices.
+    pub slices: Option<u32>,
+    /// UUID of its first MIG device.
+    pub uuid: Option<String>,
+    /// First memory slot, if it can be asked.
+    pub start: Option<u32>,
 }
 
 /// What a recording cost its host.
@@ -110,7 +126,8 @@ pub(crate) fn markdown() -> String {
         "Schema version: {SCHEMA_VERSION}. Keys of `recording.json`: `schema`, `gpumon` (version), `simulated`, `state` \
          (`recording`, `complete`, `storage_failed`, `recovered`), `host`, `command`, `start_wall_us` (wall-clock µs at \
          `mono_us` = 0), `duration_us`, `rate_hz`, `gpus` (each `uuid`, `name`, `pci_id`, `driver`, `power_limit_mw`, \
-         `mem_total_bytes`, `power_scope` (`gpu` or `module`), `sensors`, `unsupported`, and `characterisation` if there was one, see characterize.md), `own_cost` (`cpu_s`, `max_rss_bytes`, \
+         `mem_total_bytes`, `power_scope` (`gpu` or `module`), `sensors`, `unsupported`, `mig_instances` (`id`, `slices`, `uuid`, `start`) if MIG was on, and `characterisation` if \
+         there was one, see characterize.md), `own_cost` (`cpu_s`, `max_rss_bytes`, \
          `lateness_p50_us`, `lateness_p99_us`, `lateness_max_us`), `damage` (what `recover` could not keep).\n"
     )
 }

@@ -5,7 +5,7 @@
 //! clock    time that is passed in: the machine's clock, or a virtual one for tests and soaks
 //! caught   calls into libraries that panic on broken input
 //! table    how a row type becomes a Parquet table and a chapter of docs/schema.md
-//! rows     the tables of a recording: fast, ring, slow, counter, events
+//! rows     the tables of a recording: fast, ring, slow, counter, process, events
 //! header   recording.json: who recorded what, on which GPUs, and how it ended
 //! profile  the rows of a profile: one measured point of one model
 //! profile_io profile files, ours and published ones: read, checked, written whole

@@ -109,6 +109,30 @@ table! {
 }
 
 table! {
+    /// One process that has the GPU open, or ran on it, in the second before: about one row a process and second.
+    /// Utilisation is over the time since the rows before. A second without rows had no process.
+    pub struct ProcessRow in "process" {
+        /// Index of the GPU in `recording.json`.
+        gpu: i32,
+        /// When the processes were listed, µs since the start of the recording.
+        mono_us: i64,
+        /// Process id as the driver gives it: the host's, also within a container.
+        pid: i32,
+        /// What the process calls itself (`/proc/PID/comm`); null if it was gone or cannot be seen.
+        name: Option<String>,
+        /// Id of the GPU instance that it runs on; null without MIG.
+        mig_instance: Option<i32>,
+        /// Share of time in which a kernel of this process ran, % of the whole GPU; 0 if the driver saw none, null where
+        /// the driver does not say.
+        sm_util_pct: Option<f64>,
+        /// Share of time in which this process read or wrote memory, %; null likewise.
+        mem_util_pct: Option<f64>,
+        /// Memory that the process holds, bytes; null if unknown, or if the process has ended.
+        mem_used_bytes: Option<i64>,
+    }
+}
+
+table! {
     /// Something that happened: a mark, a window's edge, or a loss.
     pub struct EventRow in "events" {
         /// When it was noticed, µs since the start of the recording.
@@ -228,6 +252,8 @@ pub enum Record {
     Slow(Box<SlowRow>),
     /// A counter reading.
     Counter(CounterRow),
+    /// A process in a second.
+    Process(Box<ProcessRow>),
     /// An event.
     Event(Box<EventRow>),
 }
@@ -247,6 +273,7 @@ pub fn schema_markdown() -> String {
         markdown::<RingRow>(),
         markdown::<SlowRow>(),
         markdown::<CounterRow>(),
+        markdown::<ProcessRow>(),
         markdown::<EventRow>(),
     ] {
         text.push('\n');

@@ -85,6 +85,7 @@ fn keeps_its_promises(spec: &str, device: &dyn Device, clock: &dyn Clock) {
     ring_gives_each_reading_once_in_order(spec, device, clock);
     the_counter_never_falls(spec, device, clock);
     slow_sensors_stay_in_their_ranges(spec, device);
+    processes_do_what_can_be_done(spec, device, clock);
 }
 
 fn identity_is_whole(spec: &str, device: &dyn Device) {
@@ -98,7 +99,7 @@ fn unsupported_stays_unsupported(spec: &str, device: &dyn Device) {
     let first = Sensors::probe(device).unwrap();
     assert_eq!(first, Sensors::probe(device).unwrap(), "{spec}");
     let (works, not) = first.names();
-    assert_eq!(works.len() + not.len(), 6 + SlowSensor::ALL.len(), "{spec}: every sensor is on one list");
+    assert_eq!(works.len() + not.len(), 8 + SlowSensor::ALL.len(), "{spec}: every sensor is on one list");
     for &sensor in SlowSensor::ALL {
         let unsupported = device.slow(sensor) == Err(ReadError::Unsupported);
         assert_eq!(unsupported, !first.slow.contains(&sensor), "{spec}: {sensor:?}");
@@ -156,6 +157,17 @@ fn slow_sensors_stay_in_their_ranges(spec: &str, device: &dyn Device) {
     in_range(SlowSensor::Temperature, 0..=120);
     in_range(SlowSensor::MemPower, 1_000..=500_000);
     in_range(SlowSensor::MemClock, 100..=20_000);
+}
+
+fn processes_do_what_can_be_done(spec: &str, device: &dyn Device, clock: &dyn Clock) {
+    for _ in 0..3 {
+        clock.sleep_until(clock.mono().plus_us(300_000));
+        let Ok(found) = device.processes() else { continue };
+        let shares: Vec<_> = found.list.iter().filter_map(|p| p.sm_util_pct).collect();
+        assert!(shares.iter().all(|share| (0.0..=100.0).contains(share)), "{spec}: {shares:?}");
+        assert!(found.has_utilisation || shares.is_empty(), "{spec}: silent drivers leave it absent");
+        assert!(found.list.iter().all(|p| p.pid > 0), "{spec}");
+    }
 }
 
 #[test]

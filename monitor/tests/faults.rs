@@ -122,6 +122,7 @@ impl Outbox for Rows {
             Record::Slow(r) => self.slow.push(*r),
             Record::Counter(r) => self.epochs.push((r.gpu, r.epoch)),
             Record::Event(r) => self.events.push(*r),
+            Record::Process(_) => {}
         }
     }
 }

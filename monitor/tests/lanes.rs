@@ -55,6 +55,7 @@ fn sorted(rows: Vec<Record>, origin: MonoUs, devices: Vec<Arc<SimDevice>>) -> Re
             Record::Slow(r) => all.slow.push(*r),
             Record::Counter(r) => all.counter.push(r),
             Record::Event(r) => all.events.push(*r),
+            Record::Process(_) => {}
         }
     }
     all

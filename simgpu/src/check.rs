@@ -8,6 +8,7 @@ use std::fmt::Display;
 
 use toml::Value;
 
+use crate::process;
 use crate::sensors::Sensor;
 use crate::spec::{Spec, SpecError};
 use crate::update::Shape;
@@ -40,6 +41,7 @@ pub(crate) fn check(spec: &Spec) -> Result<(), SpecError> {
     clocks(spec)?;
     memory_and_heat(spec)?;
     activity(spec)?;
+    process::check(&spec.processes)?;
     sensors(spec)
 }
 
@@ -248,6 +250,15 @@ mod tests {
             ("[sensors]\nupdate_jitter_ms = 50", &["`sensors.update_jitter_ms`", "50", "half"]),
             ("[sensors]\naverage_lag_ms = -1", &["`sensors.average_lag_ms`", "-1"]),
             ("[sensors.ring]\njitter_ms = 10", &["`sensors.ring.jitter_ms`", "half"]),
+            (
+                "[[process]]\npid = 7\nname = \"a\"\nshare_pct = 101",
+                &["`process[0].share_pct`", "101", "0 to 100"],
+            ),
+            ("[[process]]\npid = 0\nname = \"a\"\nshare_pct = 1", &["`process[0].pid`", "1 or more"]),
+            (
+                "[[process]]\npid = 7\nname = \"a\"\nshare_pct = 60\n[[process]]\npid = 8\nname = \"b\"\nshare_pct = 60",
+                &["share_pct", "120", "at any time"],
+            ),
             ("[sensors.cost_us]\nring = [5, 4]", &["`sensors.cost_us.ring[1]`", "median or more"]),
         ] {
             let text = format!("base = \"h200\"\n{text}");

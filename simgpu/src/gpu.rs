@@ -16,6 +16,7 @@ use gpumon_core::units::{Megahertz, Millijoules, Milliwatts, MonoUs};
 use crate::gpm::{self, GpmMetrics};
 use crate::hash;
 use crate::law::{PowerLaw, Settings, State};
+use crate::process::ProcessUse;
 use crate::programme::PPM;
 use crate::ring::{Ring, RingReading};
 use crate::sensors::{Calls, Reading, Sensor};
@@ -284,6 +285,40 @@ impl SimGpu {
     /// Performance counters between a sample at `from` and one at `now`.
     pub fn gpm_between(&self, from: MonoUs, now: MonoUs) -> Reading<GpmMetrics> {
         self.gpm_since(Some(from), now)
+    }
+
+    /// The processes that lived in a span (after `from`, up to `now`), and what each did in it.
+    pub fn processes(&self, from: MonoUs, now: MonoUs) -> Reading<Vec<ProcessUse>> {
+        let says = self.supports(Sensor::ProcessUtilization);
+        let did = |process: &crate::ProcessSpec| {
+            let lives = process.lives(now);
+            let (sm_pct, mem_pct) = match process.within(from, now) {
+                Some((begin, end)) => self.busy_pct(begin, end, now.since_us(from)),
+                None => (0.0, 0.0),
+            };
+            let part = |pct: f64| says.then(|| (pct * process.share_pct / 100.0).round() as u32);
+            let lived = lives || process.within(from, now).is_some();
+            lived.then(|| ProcessUse {
+                process: process.clone(),
+                lives,
+                sm_util_pct: part(sm_pct),
+                mem_util_pct: part(mem_pct * self.spec.activity.dram_share),
+            })
+        };
+        let value = || self.spec.processes.iter().filter_map(did).collect();
+        let listed = self.calls.call(Sensor::Processes, now, value);
+        let done = match says {
+            true => self.calls.call(Sensor::ProcessUtilization, listed.done, || ()).done,
+            false => listed.done,
+        };
+        Reading { done, ..listed }
+    }
+
+    /// Time with load and mean level from `begin` to `end`, % of a span of `of_us`.
+    fn busy_pct(&self, begin: MonoUs, end: MonoUs, of_us: i64) -> (f64, f64) {
+        let did = self.timeline.totals(end).since(&self.timeline.totals(begin));
+        let pct = |us: f64| 100.0 * us / of_us.max(1) as f64;
+        (pct(did.busy_us as f64), pct(did.level_ppm_us as f64 / PPM))
     }
 
     /// The truth: state at an instant.

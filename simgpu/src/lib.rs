@@ -6,7 +6,8 @@
 //!                            └─ timeline  the truth: energy and state at any instant, exactly
 //!                                  │
 //!           gpu: SimGpu ◀──────────┘      what NVML would say of it at a given time, when the call
-//!             update, sensors, ring, gpm  returns, and which other call it waits for
+//!             update, sensors, ring, gpm, returns, and which other call it waits for
+//!             process
 //!                 ▲
 //! TOML text ─ workload: SimModel       what a model's batch takes and draws; settles the GPU's clock and load level
 //! ```
@@ -22,6 +23,7 @@ mod gpu;
 mod hash;
 mod law;
 mod load;
+mod process;
 mod programme;
 mod ring;
 mod sensors;
@@ -33,6 +35,7 @@ mod workload;
 pub use gpm::GpmMetrics;
 pub use gpu::{SimGpu, Utilization};
 pub use law::{PowerLaw, Settings, State, reasons};
+pub use process::{ProcessSpec, ProcessUse};
 pub use programme::{Phase, Programme, ProgrammeError};
 pub use ring::RingReading;
 pub use sensors::{Reading, Sensor, SensorError};

@@ -77,6 +77,10 @@ sensors! {
     Fan = "fan",
     /// GPU performance-monitoring counters.
     Gpm = "gpm",
+    /// The processes on the GPU.
+    Processes = "processes",
+    /// What each process did, %.
+    ProcessUtilization = "process_utilization",
 }
 
 impl fmt::Display for Sensor {

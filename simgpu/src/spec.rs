@@ -16,6 +16,7 @@ use toml::{Table, Value};
 
 use crate::check;
 use crate::load;
+use crate::process::ProcessSpec;
 use crate::programme::Programme;
 use crate::sensors::Sensor;
 use crate::update::Shape;
@@ -112,6 +113,9 @@ pub struct Spec {
     pub activity: ActivitySpec,
     /// Sensors.
     pub sensors: SensorsSpec,
+    /// Processes, on every GPU alike.
+    #[serde(default, rename = "process")]
+    pub processes: Vec<ProcessSpec>,
     /// What runs.
     #[serde(skip, default = "idle")]
     pub programme: Arc<Programme>,

@@ -246,6 +246,10 @@ pub struct SummaryArgs {
     pub cost: CostArgs,
     #[command(flatten)]
     pub calibration: CalibrationArgs,
+    /// What each GPU draws idle with a context, W, which no process is charged with
+    /// [default: what the recording shows, see docs/attribution.md]
+    #[arg(long, value_name = "W", value_parser = not_negative)]
+    pub idle_power: Option<f64>,
     /// Exit with 3 if anything was lost: missed ticks, lost readings, gaps
     #[arg(long)]
     pub strict: bool,
@@ -311,6 +315,8 @@ pub enum TableName {
     Counter,
     /// Marks, windows, losses
     Events,
+    /// The processes in each second
+    Process,
 }
 
 /// Arguments of `recover`.

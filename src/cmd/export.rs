@@ -135,6 +135,7 @@ impl TableName {
             Self::Slow => Lane::Slow,
             Self::Counter => Lane::Counter,
             Self::Events => Lane::Events,
+            Self::Process => Lane::Process,
         }
         .name()
     }

@@ -6,6 +6,7 @@ use gpumon_core::rows::EventKind;
 
 use crate::cli::Command;
 
+mod attribution;
 mod candidates;
 mod characterize;
 mod demo;

@@ -23,7 +23,11 @@ pub fn run(args: &RecordArgs) -> Result<u8> {
     {
         bail!("there is no process {pid}; give the id of one that runs, or --duration");
     }
-    let given = summary::Given { cost: args.cost, calibration: summary::calibration(&args.calibration)? };
+    let given = summary::Given {
+        cost: args.cost,
+        calibration: summary::calibration(&args.calibration)?,
+        idle_w: None,
+    };
     let signals = signals::listen(Take::Ending)?;
     let mut recorder = match session::start(&args.sample, Scope::Machine, &signals)? {
         Started::Recording(recorder) => *recorder,

@@ -34,7 +34,8 @@ pub fn run(args: &RunArgs) -> Result<u8> {
             return Ok(code);
         }
     }
-    let given = Given { cost: args.cost, calibration: summary::calibration(&args.calibration)? };
+    let given =
+        Given { cost: args.cost, calibration: summary::calibration(&args.calibration)?, idle_w: None };
     let folder = args.sample.output.as_path();
     Runs::make_folder(folder, args.sample.force)?;
     let summary = args.summary.as_deref().map(|path| summary_file(path, args)).transpose()?;

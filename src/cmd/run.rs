@@ -51,7 +51,8 @@ pub fn run(args: &RunArgs) -> Result<u8> {
         return Ok(code);
     }
     let summary_file = args.summary.as_deref().map(|path| summary_file(path, args)).transpose()?;
-    let given = Given { cost: args.cost, calibration: summary::calibration(&args.calibration)? };
+    let given =
+        Given { cost: args.cost, calibration: summary::calibration(&args.calibration)?, idle_w: None };
     let signals = signals::listen(Take::Forwarded)?;
     let ended = record(args, &args.sample, &args.command, &signals)?;
     let reported = match &ended {

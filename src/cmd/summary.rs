@@ -12,7 +12,7 @@ use gpumon_monitor::store::Reader;
 use gpumon_monitor::summary::{self, GpuSummary, Options, Summary, Window};
 use serde::Serialize;
 
-use super::{DONE, DONE_WITH_LOSSES};
+use super::{DONE, DONE_WITH_LOSSES, attribution};
 use crate::cli::{CalibrationArgs, CostArgs, Span, SummaryArgs};
 use crate::output::{self, note};
 
@@ -70,6 +70,8 @@ pub struct Given {
     pub cost: CostArgs,
     /// What meters said.
     pub calibration: Option<Calibration>,
+    /// What the GPUs draw idle with a context, W.
+    pub idle_w: Option<f64>,
 }
 
 /// Reads the file of `--calibration`.
@@ -81,7 +83,8 @@ pub fn calibration(args: &CalibrationArgs) -> Result<Option<Calibration>> {
 
 /// Sums up a recording.
 pub fn run(args: &SummaryArgs) -> Result<u8> {
-    let given = Given { cost: args.cost, calibration: calibration(&args.calibration)? };
+    let calibration = calibration(&args.calibration)?;
+    let given = Given { cost: args.cost, calibration, idle_w: args.idle_power };
     let losses = show(&args.recording, &args.window, &given, args.json)?;
     Ok(exit_code(args.strict, &losses))
 }
@@ -106,7 +109,9 @@ pub fn show(path: &Path, spans: &[Span], given: &Given, json: bool) -> Result<Lo
 pub fn read(path: &Path, spans: &[Span], given: &Given) -> Result<Report> {
     let reader = Reader::open(path)?;
     let timing: Vec<_> = reader.header().gpus.iter().filter_map(|g| g.characterisation.clone()).collect();
-    let options = Options { timing: &timing, calibration: given.calibration.as_ref() };
+    let gpus = reader.header().gpus.iter();
+    let idle_w: Vec<_> = gpus.filter_map(|g| Some((g.uuid.clone(), given.idle_w?))).collect();
+    let options = Options { timing: &timing, calibration: given.calibration.as_ref(), idle_w: &idle_w };
     if let Some(calibration) = options.calibration {
         let named = |gpu: &gpumon_core::header::Gpu| calibration.of(&gpu.uuid).is_some();
         for gpu in reader.header().gpus.iter().filter(|gpu| !named(gpu)) {
@@ -182,6 +187,7 @@ pub fn text(report: &Report, only_window: Option<&str>) -> String {
     let _ = writeln!(text, "{}", table(&rows, summary.gpus.len()));
     for gpu in chosen.map_or(&summary.gpus, |w| &w.gpus) {
         text.push_str(&notes(gpu));
+        text.push_str(&attribution::text(gpu, energy));
     }
     let _ = writeln!(
         text,

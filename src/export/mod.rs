@@ -11,7 +11,7 @@
 
 use anyhow::Result;
 use arrow::array::RecordBatch;
-use gpumon_core::rows::{CounterRow, EventRow, FastRow, RingRow, SlowRow};
+use gpumon_core::rows::{CounterRow, EventRow, FastRow, ProcessRow, RingRow, SlowRow};
 use gpumon_monitor::store::{Reader, Row};
 
 pub mod asof;
@@ -62,5 +62,6 @@ pub fn table_named(
         TableName::Slow => table::<SlowRow>(reader, select, put),
         TableName::Counter => table::<CounterRow>(reader, select, put),
         TableName::Events => table::<EventRow>(reader, select, put),
+        TableName::Process => table::<ProcessRow>(reader, select, put),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::vec;
 
-use gpumon_core::rows::{CounterRow, EventRow, FastRow, RingRow, SlowRow};
+use gpumon_core::rows::{CounterRow, EventRow, FastRow, ProcessRow, RingRow, SlowRow};
 use gpumon_monitor::store::{Batches, Reader, Row, StoreError};
 
 /// A row that belongs to a GPU, or to all of them.
@@ -19,7 +19,7 @@ macro_rules! of_gpu {
     } )* };
 }
 
-of_gpu! { FastRow RingRow SlowRow CounterRow }
+of_gpu! { FastRow RingRow SlowRow CounterRow ProcessRow }
 
 impl OfGpu for EventRow {
     fn of_gpu(&self) -> Option<i32> {

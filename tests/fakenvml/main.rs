@@ -5,6 +5,7 @@
 mod faults;
 mod hangs;
 mod helpers;
+mod processes;
 
 use std::process::Stdio;
 

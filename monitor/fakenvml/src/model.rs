@@ -25,6 +25,17 @@ impl Model {
         Self { sim, mig: Mig::default(), persistence: true, lost: false, resets: Vec::new(), reset_at: None }
     }
 
+    /// With GPU instances, each with one compute instance, from the beginning.
+    pub(crate) fn with_instances(mut self, instances: impl IntoIterator<Item = (u8, u8)>) -> Self {
+        for (slices, start) in instances {
+            let whole = ComputeInstance { id: 0, slices, start: 0 };
+            let id = self.mig.next_id(slices);
+            self.mig.instances.push(GpuInstance { id, slices, start, compute: vec![whole] });
+            self.mig.on = true;
+        }
+        self
+    }
+
     /// The energy counter: the simulated one's, or what came since it was reset.
     pub(crate) fn energy(&mut self, now: MonoUs) -> Reading<Millijoules> {
         let mut reading = self.sim.energy_counter(now);

@@ -66,6 +66,8 @@ pub struct Script {
     pub state: Option<PathBuf>,
     /// Processes that the GPUs list.
     pub(crate) processes: Vec<Process>,
+    /// GPU instances at the beginning.
+    pub(crate) instances: Vec<Instance>,
     pub(crate) faults: Vec<Fault>,
 }
 
@@ -78,6 +80,20 @@ pub(crate) struct Process {
     pub(crate) pid: u32,
     #[serde(default)]
     pub(crate) used_bytes: u64,
+    /// Share of the GPU's utilisation, %; alike if absent.
+    pub(crate) share_pct: Option<f64>,
+    /// The GPU instance that it runs on.
+    pub(crate) gpu_instance: Option<u32>,
+}
+
+/// A GPU instance that is there from the beginning, with one compute instance in all of it.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Instance {
+    #[serde(default)]
+    pub(crate) gpu: u32,
+    pub(crate) slices: u8,
+    pub(crate) start: u8,
 }
 
 #[derive(Deserialize)]
@@ -91,6 +107,8 @@ struct Text {
     state: Option<PathBuf>,
     #[serde(default)]
     process: Vec<Process>,
+    #[serde(default)]
+    instance: Vec<Instance>,
     #[serde(default)]
     fault: Vec<FaultText>,
 }
@@ -130,13 +148,34 @@ impl Script {
         });
         let faults = faults.collect::<Result<_, _>>()?;
         let state = text.state.map(|path| folder.join(path));
-        Ok(Self { spec, privileged: text.privileged, state, processes: text.process, faults })
+        check_instances(&text.instance, spec.count).map_err(ScriptError::Shape)?;
+        Ok(Self {
+            spec,
+            privileged: text.privileged,
+            state,
+            processes: text.process,
+            instances: text.instance,
+            faults,
+        })
     }
 
     /// Symbols that the library must not export under this script.
     pub fn missing_symbols(&self) -> Vec<&'static str> {
         self.faults.iter().filter_map(Fault::missing_symbol).collect()
     }
+}
+
+fn check_instances(instances: &[Instance], gpus: u32) -> Result<(), String> {
+    for (number, instance) in (1..).zip(instances) {
+        let on_it: Vec<_> =
+            instances.iter().filter(|i| i.gpu == instance.gpu).map(|i| (i.slices, i.start)).collect();
+        if instance.gpu >= gpus || !gpumon_core::geometry::SEVEN_SLICES.is_legal(&on_it) {
+            return Err(format!(
+                "[[instance]] number {number} does not fit on a GPU of the script with the others"
+            ));
+        }
+    }
+    Ok(())
 }
 
 fn spec(gpus: &str, folder: &Path) -> Result<Spec, ScriptError> {
@@ -175,6 +214,7 @@ mod tests {
             ("gpu = 3", "unknown field `gpu`"),
             ("gpus = \"b300\"", "`h200`"),
             ("gpus = \"mine.toml\"", "/nowhere/mine.toml"),
+            ("[[instance]]\nslices = 5\nstart = 0", "[[instance]] number 1"),
             ("[[fault]]\nkind = \"odd\"\ncall = \"*\"", "missing-symbol"),
             ("[[fault]]\nkind = \"hang\"\ncall = \"nvmlDeviceGetPower\"", "`nvmlDeviceGetPower`"),
             ("[[fault]]\nkind = \"hang\"", "`call`"),

@@ -20,6 +20,7 @@ use crate::codes::{Answer, Code};
 use crate::counts::Counts;
 use crate::edge::Out;
 use crate::faults::What;
+use crate::handles::Device;
 use crate::log::{Change, Header, Log, Record};
 use crate::model::Model;
 use crate::script::{Process, Script, ScriptError};
@@ -85,7 +86,15 @@ impl World {
             let file = beside.iter().map(|path| path.display().to_string()).collect();
             ScriptError::State { file, message: e.to_string() }
         })?;
-        let models = SimGpu::fleet(&script.spec).into_iter().map(Model::new).collect();
+        let instances = |gpu: u32| {
+            let on_it = script.instances.iter().filter(move |i| i.gpu == gpu);
+            on_it.map(|i| (i.slices, i.start))
+        };
+        let model = |sim: SimGpu| {
+            let instances = instances(sim.index());
+            Model::new(sim).with_instances(instances)
+        };
+        let models = SimGpu::fleet(&script.spec).into_iter().map(model).collect();
         Ok(Self {
             zero: MonoUs(log.header.zero_mono_us),
             zero_wall_us: log.header.zero_wall_us,
@@ -275,8 +284,27 @@ impl Call<'_> {
         if self.world.script.privileged { Ok(()) } else { Err(Code::NO_PERMISSION) }
     }
 
-    /// Processes on a GPU.
-    pub(crate) fn processes(&self, gpu: u32) -> Vec<Process> {
+    /// Processes of the script on a GPU.
+    pub(crate) fn scripted(&self, gpu: u32) -> Vec<Process> {
         self.world.script.processes.iter().copied().filter(|p| p.gpu == gpu).collect()
+    }
+
+    /// Processes on a GPU, or on one of its instances: the script's and the description's.
+    pub(crate) fn processes(&self, device: Device) -> Vec<Process> {
+        let gpu = device.physical();
+        let mut all = self.scripted(gpu);
+        let now = self.world.now();
+        let described = self.world.script.spec.processes.iter().filter(|p| p.lives(now)).map(|p| Process {
+            gpu,
+            pid: p.pid,
+            used_bytes: p.mem_bytes,
+            share_pct: Some(p.share_pct),
+            gpu_instance: p.mig_instance,
+        });
+        all.extend(described);
+        match device {
+            Device::Gpu(_) => all,
+            Device::Mig { gi, .. } => all.into_iter().filter(|p| p.gpu_instance == Some(gi)).collect(),
+        }
     }
 }

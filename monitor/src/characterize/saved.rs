@@ -141,6 +141,7 @@ mod tests {
             sm_clocks: Vec::new(),
             mig: None,
             mig_uuids: Vec::new(),
+            mig_instances: vec![],
             simulated: true,
         }
     }

@@ -13,11 +13,13 @@ use std::fmt;
 use std::sync::Arc;
 
 use gpumon_core::clock::Clock;
+use gpumon_core::header::MigInstance;
 use gpumon_core::units::{Megahertz, Millijoules, Milliwatts, WallUs};
 
 pub mod nvml;
 mod nvml_ext;
 mod nvml_open;
+mod nvml_process;
 mod patience;
 mod power_state;
 pub mod replay;
@@ -59,6 +61,10 @@ pub trait Device: Send + Sync {
     fn attach_again(&self) -> Result<(), ReadError> {
         Err(ReadError::Lost("this kind of GPU does not come back".into()))
     }
+    /// The processes on the GPU, and what each did since the call before.
+    fn processes(&self) -> Result<Processes, ReadError> {
+        Err(ReadError::Unsupported)
+    }
 }
 
 /// Which GPU this is.
@@ -86,6 +92,8 @@ pub struct Identity {
     pub mig_uuids: Vec<String>,
     /// What its power is measured over, `gpu` or `module`; `None` where that is not known.
     pub power_scope: Option<&'static str>,
+    /// GPU instances, if MIG is on.
+    pub mig_instances: Vec<MigInstance>,
     /// Whether this GPU is simulated.
     pub simulated: bool,
 }
@@ -127,6 +135,32 @@ pub struct Activity {
     pub pcie_tx_mib_per_s: Option<f64>,
     /// PCIe received, MiB/s.
     pub pcie_rx_mib_per_s: Option<f64>,
+}
+
+/// The processes on a GPU.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Processes {
+    /// One entry a process and GPU instance; also those that ended since the call before, if they did something.
+    pub list: Vec<Process>,
+    /// Whether the driver says what each process did.
+    pub has_utilisation: bool,
+}
+
+/// One process on a GPU.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Process {
+    /// Its id.
+    pub pid: u32,
+    /// What it calls itself.
+    pub name: Option<String>,
+    /// The GPU instance that it runs on.
+    pub mig_instance: Option<u32>,
+    /// Share of time with a kernel of it, % of the whole GPU.
+    pub sm_util_pct: Option<f64>,
+    /// Share of time with memory traffic of it, %.
+    pub mem_util_pct: Option<f64>,
+    /// Memory that it holds, bytes.
+    pub mem_used_bytes: Option<u64>,
 }
 
 /// The span below which performance counters give zeros and NaN with a success code, µs.
@@ -300,6 +334,10 @@ pub struct Sensors {
     pub slow: Vec<SlowSensor>,
     /// Performance counters.
     pub activity: bool,
+    /// The list of processes.
+    pub process: bool,
+    /// What each process did.
+    pub process_util: bool,
 }
 
 impl Sensors {
@@ -321,6 +359,8 @@ impl Sensors {
                 slow.push(sensor);
             }
         }
+        let processes = device.processes();
+        let process_util = processes.as_ref().is_ok_and(|p| p.has_utilisation);
         Ok(Self {
             power_instant: has_power
                 && known.is_none_or(|p| p.instant.is_some() || p.instant_failed.is_some()),
@@ -331,6 +371,8 @@ impl Sensors {
             energy_counter: answers(device.energy_counter())?,
             slow,
             activity: answers(device.activity())?,
+            process: answers(processes)?,
+            process_util,
         })
     }
 
@@ -350,6 +392,8 @@ impl Sensors {
             ("ring", self.power_samples),
             ("energy_mj", self.energy_counter),
             ("gpm", self.activity),
+            ("process", self.process),
+            ("process_util", self.process_util),
         ];
         let slow = SlowSensor::ALL.iter().map(|s| (s.name(), self.slow.contains(s)));
         let (yes, no): (Vec<_>, Vec<_>) = fixed.into_iter().chain(slow).partition(|&(_, works)| works);

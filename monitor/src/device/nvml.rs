@@ -21,7 +21,10 @@ use nvml_wrapper_sys::bindings::nvmlSample_t;
 
 use super::nvml_ext::{self, Field, Numbering};
 use super::nvml_open::{self, Place};
-use super::{ACTIVITY_MIN_US, Activity, Device, Identity, Power, PowerSample, ReadError, SlowSensor};
+use super::nvml_process::ProcessReader;
+use super::{
+    ACTIVITY_MIN_US, Activity, Device, Identity, Power, PowerSample, Processes, ReadError, SlowSensor,
+};
 
 fn read_error(e: NvmlError) -> ReadError {
     match e {
@@ -47,6 +50,7 @@ pub(super) struct NvmlDevice {
     average: Option<Field>,
     samples: Mutex<Vec<nvmlSample_t>>,
     activity: Mutex<Option<(i64, GpmSample<'static>)>>,
+    processes: ProcessReader,
 }
 
 impl NvmlDevice {
@@ -68,6 +72,9 @@ impl NvmlDevice {
         let mut identity = identify(&device, index, driver)?;
         let [instant, average] = power_fields(&device, numbering);
         identity.power_scope = instant.or(average).map(|field| field.scope_name());
+        let mig_devices = if identity.mig == Some(true) { device.mig_device_count().unwrap_or(0) } else { 0 };
+        let processes = ProcessReader::new(&device, mig_devices);
+        identity.mig_instances = processes.instances();
         Ok(Self {
             nvml,
             identity,
@@ -77,6 +84,7 @@ impl NvmlDevice {
             average,
             samples: Mutex::default(),
             activity: Mutex::default(),
+            processes,
             device: Mutex::new(Arc::new(device)),
         })
     }
@@ -154,6 +162,7 @@ fn identify(device: &nvml_wrapper::Device<'static>, index: u32, driver: &str) ->
         mem_total_bytes: device.memory_info().ok().map(|m| m.total),
         sm_clocks,
         mig,
+        mig_instances: Vec::new(),
         mig_uuids: (0..mig_count).filter_map(|i| device.mig_device_by_index(i).ok()?.uuid().ok()).collect(),
     })
 }
@@ -336,5 +345,10 @@ impl Device for NvmlDevice {
         }
         *self.device.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(found);
         Ok(())
+    }
+
+    fn processes(&self) -> Result<Processes, ReadError> {
+        let now = self.clock.wall();
+        self.ask(|device| self.processes.read(device, now))
     }
 }

@@ -4,6 +4,7 @@
 //! - the numbers of fields, which drivers from 580.82 on changed in 251–273;
 //! - the ring of power samples in one call into a buffer that is kept (the wrapper asks twice and
 //!   allocates);
+//! - the GPU instance of a MIG device, and where it lies;
 //! - clock-event reasons as raw bits (the wrapper refuses bits it does not know).
 //!
 //! Source: `nvml.h` of driver 580, "Field Value Queries", `nvmlDeviceGetSamples`.
@@ -175,4 +176,30 @@ pub(super) fn event_reasons(device: &Device<'_>) -> Result<u64, NvmlError> {
         }
     }
     Ok(bits)
+}
+
+/// The GPU instance that a MIG device is on.
+pub(super) fn gpu_instance_id(mig: &Device<'_>) -> Result<u32, NvmlError> {
+    let call = nvml_sym(mig.nvml().lib().nvmlDeviceGetGpuInstanceId.as_ref())?;
+    let mut id = 0;
+    // SAFETY: the handle is valid while `mig` lives, and `id` is a place for one integer.
+    nvml_try(unsafe { call(mig.handle(), &mut id) })?;
+    Ok(id)
+}
+
+/// The first memory slot of a GPU's instance.
+pub(super) fn gpu_instance_start(device: &Device<'_>, id: u32) -> Result<u32, NvmlError> {
+    let lib = device.nvml().lib();
+    let by_id = nvml_sym(lib.nvmlDeviceGetGpuInstanceById.as_ref())?;
+    let get_info = nvml_sym(lib.nvmlGpuInstanceGetInfo.as_ref())?;
+    let mut instance = std::ptr::null_mut();
+    // SAFETY: the struct holds only integers and a handle; all zeros is a value of it.
+    let mut info: sys::nvmlGpuInstanceInfo_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the handle is valid while `device` lives; `instance` and `info` are places for one item each, and the
+    // second call gets the handle that the first one gave.
+    unsafe {
+        nvml_try(by_id(device.handle(), id, &mut instance))?;
+        nvml_try(get_info(instance, &mut info))?;
+    }
+    Ok(info.placement.start)
 }

@@ -11,14 +11,20 @@ use std::sync::Arc;
 
 use gpumon_core::clock::Clock;
 use gpumon_core::header::{self, Header};
-use gpumon_core::rows::{CounterRow, FastRow, RingRow, SlowRow};
+use gpumon_core::rows::{CounterRow, FastRow, ProcessRow, RingRow, SlowRow};
+use gpumon_core::table::Table;
 use gpumon_core::units::{Megahertz, Millijoules, Milliwatts, MonoUs, WallUs};
 
-use super::{Access, Activity, Device, Identity, OpenError, Power, PowerSample, ReadError, SlowSensor};
+use super::{
+    Access, Activity, Device, Identity, OpenError, Power, PowerSample, Process, Processes, ReadError,
+    SlowSensor,
+};
 use crate::store::{Reader, Row, StoreError};
 
 /// How long after the end of the recording the ring can be fetched, µs: longer than between two drains.
 const RING_KEPT_US: i64 = 1_000_000;
+/// Rows of processes are about the second before them, and hold for the second after, µs.
+const PROCESSES_HELD_US: i64 = 1_500_000;
 
 /// The GPUs of the recording at the path `rest`.
 pub(super) fn open(rest: &str, clock: Arc<dyn Clock>, _: Access) -> Result<Vec<Arc<dyn Device>>, OpenError> {
@@ -42,9 +48,11 @@ fn load(path: &Path, clock: &Arc<dyn Clock>) -> Result<Vec<ReplayDevice>, StoreE
             opened_wall: wall,
             end_us: header.duration_us.unwrap_or(0),
             unsupported: gpu.unsupported.clone(),
+            lists_processes: gpu.sensors.iter().any(|name| name == ProcessRow::NAME),
             fast: Vec::new(),
             ring: Vec::new(),
             slow: Vec::new(),
+            process: Vec::new(),
             counter: Vec::new(),
         })
         .collect();
@@ -62,6 +70,9 @@ fn load(path: &Path, clock: &Arc<dyn Clock>) -> Result<Vec<ReplayDevice>, StoreE
     })?;
     each::<SlowRow>(&reader, |row| {
         at(&mut devices, row.gpu).into_iter().for_each(|d| d.slow.push(row.clone()))
+    })?;
+    each::<ProcessRow>(&reader, |row| {
+        at(&mut devices, row.gpu).into_iter().for_each(|d| d.process.push(row.clone()));
     })?;
     each::<CounterRow>(&reader, |row| {
         at(&mut devices, row.gpu).into_iter().for_each(|d| d.counter.push(row.clone()));
@@ -93,6 +104,7 @@ fn identity(index: u32, gpu: &header::Gpu, header: &Header) -> Identity {
         mig: None,
         mig_uuids: Vec::new(),
         power_scope: gpu.power_scope.as_deref().and_then(|s| ["gpu", "module"].into_iter().find(|k| *k == s)),
+        mig_instances: gpu.mig_instances.clone(),
         simulated: header.simulated,
     }
 }
@@ -105,9 +117,12 @@ struct ReplayDevice {
     end_us: i64,
     /// Sensors that the recorded GPU did not have.
     unsupported: Vec<String>,
+    /// Whether there may be rows of processes.
+    lists_processes: bool,
     fast: Vec<FastRow>,
     ring: Vec<RingRow>,
     slow: Vec<SlowRow>,
+    process: Vec<ProcessRow>,
     counter: Vec<CounterRow>,
 }
 
@@ -206,5 +221,30 @@ impl Device for ReplayDevice {
             pcie_tx_mib_per_s: row.pcie_tx_mib_per_s,
             pcie_rx_mib_per_s: row.pcie_rx_mib_per_s,
         })
+    }
+
+    fn processes(&self) -> Result<Processes, ReadError> {
+        if !self.lists_processes {
+            return Err(ReadError::Unsupported);
+        }
+        let now_us = self.now_us()?;
+        let seen = &self.process[..self.process.partition_point(|r| r.mono_us <= now_us)];
+        let last_us = seen.last().map(|r| r.mono_us).filter(|at_us| now_us - at_us < PROCESSES_HELD_US);
+        let rows = seen.iter().rev().take_while(|r| Some(r.mono_us) == last_us);
+        let mut list: Vec<_> = rows.map(process).collect();
+        list.reverse();
+        let silent = self.unsupported.iter().any(|name| name == "process_util");
+        Ok(Processes { list, has_utilisation: !silent })
+    }
+}
+
+fn process(row: &ProcessRow) -> Process {
+    Process {
+        pid: row.pid.unsigned_abs(),
+        name: row.name.clone(),
+        mig_instance: row.mig_instance.and_then(|id| u32::try_from(id).ok()),
+        sm_util_pct: row.sm_util_pct,
+        mem_util_pct: row.mem_util_pct,
+        mem_used_bytes: row.mem_used_bytes.and_then(|bytes| u64::try_from(bytes).ok()),
     }
 }

@@ -110,6 +110,7 @@ pub(super) mod tests {
             mig: None,
             mig_uuids: vec![],
             power_scope: None,
+            mig_instances: vec![],
             simulated: true,
         }
     }

@@ -12,7 +12,10 @@ use gpumon_core::clock::Clock;
 use gpumon_core::units::{Megahertz, Millijoules, Milliwatts, MonoUs, WallUs};
 use gpumon_simgpu::{Reading, Sensor, SimGpu, Spec};
 
-use super::{Access, Activity, Device, Identity, OpenError, Power, PowerSample, ReadError, SlowSensor};
+use super::{
+    Access, Activity, Device, Identity, OpenError, Power, PowerSample, Process, Processes, ReadError,
+    SlowSensor,
+};
 
 /// The GPUs that `rest`, a built-in name or the path of a TOML file, describes.
 pub(super) fn open(rest: &str, clock: Arc<dyn Clock>, _: Access) -> Result<Vec<Arc<dyn Device>>, OpenError> {
@@ -55,6 +58,8 @@ pub struct SimDevice {
     opened: MonoUs,
     /// Wall-clock time of simulated time zero, from which moment on.
     wall_at_zero: Mutex<Vec<(MonoUs, i64)>>,
+    /// When processes were asked for last.
+    processes_at: Mutex<Option<MonoUs>>,
 }
 
 impl SimDevice {
@@ -73,10 +78,18 @@ impl SimDevice {
             mig: None,
             mig_uuids: Vec::new(),
             power_scope: Some("gpu"),
+            mig_instances: Vec::new(),
             simulated: true,
         };
         let opened = clock.mono();
-        Self { gpu: Mutex::new(gpu), identity, opened, wall_at_zero: Mutex::default(), clock }
+        Self {
+            gpu: Mutex::new(gpu),
+            identity,
+            opened,
+            wall_at_zero: Mutex::default(),
+            processes_at: Mutex::default(),
+            clock,
+        }
     }
 
     /// When the GPU was opened: simulated time zero.
@@ -183,5 +196,24 @@ impl Device for SimDevice {
             pcie_tx_mib_per_s: known(m.pcie_tx_mib_per_s),
             pcie_rx_mib_per_s: known(m.pcie_rx_mib_per_s),
         })
+    }
+
+    fn processes(&self) -> Result<Processes, ReadError> {
+        const FIRST_US: i64 = 1_000_000;
+        let mut asked = self.processes_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let did = self.call(|gpu, now| {
+            let from = asked.replace(now).unwrap_or(now.plus_us(-FIRST_US));
+            gpu.processes(from, now)
+        })?;
+        let list = did.into_iter().map(|p| Process {
+            pid: p.process.pid,
+            name: Some(p.process.name),
+            mig_instance: p.process.mig_instance,
+            sm_util_pct: p.sm_util_pct.map(f64::from),
+            mem_util_pct: p.mem_util_pct.map(f64::from),
+            mem_used_bytes: p.lives.then_some(p.process.mem_bytes),
+        });
+        let list = list.collect();
+        Ok(Processes { list, has_utilisation: self.gpu().supports(Sensor::ProcessUtilization) })
     }
 }

@@ -21,6 +21,7 @@ mod counter;
 mod fast;
 mod grid;
 mod presence;
+mod process;
 mod ring;
 mod slow;
 mod trouble;
@@ -29,6 +30,7 @@ pub use counter::{CounterLane, CounterReader};
 pub use fast::FastLane;
 pub use grid::Grid;
 pub use presence::Presence;
+pub use process::ProcessLane;
 pub use ring::RingLane;
 pub use slow::SlowLane;
 

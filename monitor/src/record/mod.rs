@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Session::prepare   probes each GPU once, builds its lanes and the header
-//!   → Recorder::start   three threads a GPU (fast | slow | ring and counter) and one writer thread, which also
+//!   → Recorder::start   three threads a GPU (fast | slow and processes | ring and counter) and one writer thread, which also
 //!                       looks whether a lane hangs in the driver
 //!   → Recorder::stop    lanes finish, the writer closes the store; a lane that hangs is left behind
 //! Session::simulate  the same lanes, one at a time, on a virtual clock
@@ -21,7 +21,9 @@ use gpumon_core::timing::Characterisation;
 use gpumon_core::units::{MonoUs, WallUs};
 
 use crate::device::{Device, ReadError, Sensors};
-use crate::lane::{CounterLane, CounterReader, FastLane, Lane, Live, Presence, RingLane, SlowLane};
+use crate::lane::{
+    CounterLane, CounterReader, FastLane, Lane, Live, Presence, ProcessLane, RingLane, SlowLane,
+};
 
 mod alongside;
 mod drive;
@@ -118,7 +120,11 @@ impl Session {
         let presence = Presence::of(device.as_ref());
         let fast =
             FastLane::new(device.clone(), sensors, gpu, origin, rate_hz, live.clone(), presence.clone());
-        let slow = SlowLane::new(device.clone(), sensors, gpu, origin, presence.clone());
+        let mut slow: Vec<Box<dyn Lane>> =
+            vec![Box::new(SlowLane::new(device.clone(), sensors, gpu, origin, presence.clone()))];
+        if sensors.process {
+            slow.push(Box::new(ProcessLane::new(device.clone(), gpu, origin, presence.clone())));
+        }
         let mut rare: Vec<Box<dyn Lane>> = Vec::new();
         if sensors.energy_counter {
             let reader = Arc::new(CounterReader::new(device.clone(), gpu, origin, presence.clone()));
@@ -131,7 +137,7 @@ impl Session {
             rare.push(Box::new(ring));
         }
         let groups: [(&str, Vec<Box<dyn Lane>>); 3] =
-            [("fast", vec![Box::new(fast)]), ("slow", vec![Box::new(slow)]), ("ring", rare)];
+            [("fast", vec![Box::new(fast)]), ("slow", slow), ("ring", rare)];
         for (name, lanes) in groups {
             if !lanes.is_empty() {
                 self.lanes.push(LaneGroup { label: format!("{name}-{gpu}"), gpu, lanes });
@@ -180,6 +186,7 @@ fn header(devices: &[Arc<dyn Device>], sensors: &[Sensors], start_wall: WallUs, 
             power_scope: id.power_scope.map(str::to_owned),
             sensors: works,
             unsupported,
+            mig_instances: id.mig_instances.clone(),
             characterisation: None,
         }
     });

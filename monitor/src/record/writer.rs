@@ -61,6 +61,7 @@ fn time_of(record: &Record) -> i64 {
         Record::Slow(r) => r.mono_us,
         Record::Counter(r) => r.mono_us,
         Record::Event(r) => r.mono_us,
+        Record::Process(r) => r.mono_us,
     }
 }
 

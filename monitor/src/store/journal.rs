@@ -8,10 +8,10 @@
 //! last one are a torn tail, which every kill may leave; bytes before it are damage.
 //!
 //! Not done here: keeping the order of what damage took. postcard names no fields, so any change to
-//! a row type needs a new schema version.
+//! a row type needs a new schema version. A new kind of frame goes at the end, where it leaves the others as they are.
 
 use gpumon_core::header::{Header, SCHEMA_VERSION};
-use gpumon_core::rows::{CounterRow, EventRow, FastRow, RingRow, SlowRow};
+use gpumon_core::rows::{CounterRow, EventRow, FastRow, ProcessRow, RingRow, SlowRow};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -32,6 +32,7 @@ pub enum Frame {
     Slow(Vec<SlowRow>),
     Counter(Vec<CounterRow>),
     Events(Vec<EventRow>),
+    Process(Vec<ProcessRow>),
 }
 
 /// [`Frame`] with borrowed rows; same variants in the same order.
@@ -43,6 +44,7 @@ pub(super) enum FrameRef<'a> {
     Slow(&'a [SlowRow]),
     Counter(&'a [CounterRow]),
     Events(&'a [EventRow]),
+    Process(&'a [ProcessRow]),
 }
 
 /// The first frame of a journal.

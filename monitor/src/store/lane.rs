@@ -1,8 +1,9 @@
-//! The five lanes of a recording, and rows of any of them held in memory.
+//! The lanes of a recording, and rows of any of them held in memory.
 
 use std::ops::{Index, IndexMut};
 
-use gpumon_core::rows::{CounterRow, EventRow, FastRow, Record, RingRow, SlowRow};
+use gpumon_core::header::Header;
+use gpumon_core::rows::{CounterRow, EventRow, FastRow, ProcessRow, Record, RingRow, SlowRow};
 use gpumon_core::table::Table;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -24,11 +25,14 @@ pub enum Lane {
     Counter,
     /// `events.parquet`
     Events,
+    /// `process.parquet`
+    Process,
 }
 
 impl Lane {
     /// Every lane.
-    pub const ALL: [Self; 5] = [Self::Fast, Self::Ring, Self::Slow, Self::Counter, Self::Events];
+    pub const ALL: [Self; 6] =
+        [Self::Fast, Self::Ring, Self::Slow, Self::Counter, Self::Events, Self::Process];
 
     /// The table's name, which is the stem of its files.
     pub fn name(self) -> &'static str {
@@ -38,13 +42,21 @@ impl Lane {
             Self::Slow => SlowRow::NAME,
             Self::Counter => CounterRow::NAME,
             Self::Events => EventRow::NAME,
+            Self::Process => ProcessRow::NAME,
         }
+    }
+
+    /// Whether a whole recording with this header has the table. Recordings from before there were rows of
+    /// processes do not mention them among their sensors, and have none.
+    pub(super) fn is_due(self, header: &Header) -> bool {
+        let mentions = |names: &[String]| names.iter().any(|name| name == ProcessRow::NAME);
+        self != Self::Process || header.gpus.iter().any(|g| mentions(&g.sensors) || mentions(&g.unsupported))
     }
 }
 
 /// One value for each lane.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PerLane<T>([T; 5]);
+pub struct PerLane<T>([T; 6]);
 
 impl<T> PerLane<T> {
     /// The value of each lane, as `value` gives it.
@@ -115,6 +127,7 @@ rows! {
     SlowRow Slow |row| row.gpu,
     CounterRow Counter |row| row.gpu,
     EventRow Events |_| 0,
+    ProcessRow Process |row| row.gpu,
 }
 
 /// Puts rows in time order; rows of one time and GPU keep their order.
@@ -190,6 +203,7 @@ pub(super) struct Lanes {
     slow: Buffer<SlowRow>,
     counter: Buffer<CounterRow>,
     events: Buffer<EventRow>,
+    process: Buffer<ProcessRow>,
 }
 
 impl Lanes {
@@ -205,6 +219,7 @@ impl Lanes {
             Record::Slow(row) => push(&mut self.slow, *row),
             Record::Counter(row) => push(&mut self.counter, row),
             Record::Event(row) => push(&mut self.events, *row),
+            Record::Process(row) => push(&mut self.process, *row),
         }
     }
 
@@ -217,6 +232,7 @@ impl Lanes {
             Frame::Slow(rows) => self.slow.rows.extend(rows),
             Frame::Counter(rows) => self.counter.rows.extend(rows),
             Frame::Events(rows) => self.events.rows.extend(rows),
+            Frame::Process(rows) => self.process.rows.extend(rows),
         }
     }
 
@@ -227,6 +243,7 @@ impl Lanes {
             Lane::Slow => &mut self.slow,
             Lane::Counter => &mut self.counter,
             Lane::Events => &mut self.events,
+            Lane::Process => &mut self.process,
         }
     }
 
@@ -247,5 +264,6 @@ pub(super) fn place_of(record: &Record) -> (Lane, i64) {
         Record::Slow(row) => (Lane::Slow, row.mono_us),
         Record::Counter(row) => (Lane::Counter, row.mono_us),
         Record::Event(row) => (Lane::Events, row.mono_us),
+        Record::Process(row) => (Lane::Process, row.mono_us),
     }
 }

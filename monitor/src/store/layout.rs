@@ -14,6 +14,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use gpumon_core::header::Header;
+
 use super::error::StoreError;
 use super::lane::{Lane, PerLane};
 
@@ -129,12 +131,12 @@ impl Layout {
         self.has_header || self.has_lock || self.has_folders && !self.journals.is_empty()
     }
 
-    /// True if nothing but the files of a closed recording is here.
-    pub(super) fn is_whole(&self) -> bool {
+    /// True if nothing but the files of a closed recording with this header is here.
+    pub(super) fn is_whole(&self, header: &Header) -> bool {
         self.has_header
             && !(self.has_lock || self.has_reserve || self.has_folders)
             && self.temps.is_empty()
-            && Lane::ALL.into_iter().all(|lane| self.parts[lane].contains_key(&0))
+            && Lane::ALL.into_iter().all(|lane| self.parts[lane].contains_key(&0) || !lane.is_due(header))
     }
 }
 

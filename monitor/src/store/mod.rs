@@ -17,7 +17,7 @@
 //! ```
 //!
 //! and afterwards `recording.json`, `fast.parquet`, `ring.parquet`, `slow.parquet`,
-//! `counter.parquet`, `events.parquet`, and further parts for every further hour.
+//! `counter.parquet`, `events.parquet`, `process.parquet`, and further parts for every further hour.
 //!
 //! Rules: what [`Store::flush`] returned `Ok` for is never lost, neither to a kill nor to a power
 //! cut nor to a full disk; no row is ever read twice; time is the rows' own. `layout` says which of

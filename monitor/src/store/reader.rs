@@ -125,7 +125,8 @@ impl Reader {
                 Err(e) => sources.push_back(Source::failed(vanished_or(e)?)),
             }
         }
-        let missing = layout.parts[R::LANE].is_empty() && !live && !layout.has_folders;
+        let due = R::LANE.is_due(&self.header);
+        let missing = due && layout.parts[R::LANE].is_empty() && !live && !layout.has_folders;
         if missing && self.header.state != State::Recording {
             let path = self.dir.join(format!("{}.parquet", R::NAME));
             sources.push_back(Source::failed(StoreError::damaged(&path, "it is missing")));

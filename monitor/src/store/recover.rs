@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 
 use gpumon_core::caught::caught;
 use gpumon_core::header::{Header, State};
-use gpumon_core::rows::{CounterRow, EventRow, FastRow, RingRow, SlowRow};
+use gpumon_core::rows::{CounterRow, EventRow, FastRow, ProcessRow, RingRow, SlowRow};
 
 use super::compact::{Place, parse_header, read_header};
 use super::disk::Disk;
@@ -74,8 +74,8 @@ pub fn recover(dir: &Path) -> Result<RecoverReport, StoreError> {
 
 pub(super) fn recover_on(disk: Disk, dir: &Path) -> Result<RecoverReport, StoreError> {
     let layout = scan_recording(dir)?;
-    if layout.is_whole()
-        && let Ok(header) = read_header(dir)
+    if let Ok(header) = read_header(dir)
+        && layout.is_whole(&header)
         && header.state != State::Recording
         && check_identity(&layout, &header).is_ok()
         && check_rows(&layout).is_ok()
@@ -120,7 +120,8 @@ fn missing(layout: &Layout, header: &Header) -> Vec<String> {
     {
         return Vec::new();
     }
-    let missing = Lane::ALL.into_iter().filter(|&lane| layout.parts[lane].is_empty());
+    let due = |lane: &Lane| lane.is_due(header) && layout.parts[*lane].is_empty();
+    let missing = Lane::ALL.into_iter().filter(due);
     missing.map(|lane| format!("the table {} was missing", lane.name())).collect()
 }
 
@@ -153,6 +154,7 @@ fn check_group(path: &Path, lane: Lane, footer: &Footer, index: usize) -> Result
         Lane::Slow => rows::<SlowRow>(path, footer, index),
         Lane::Counter => rows::<CounterRow>(path, footer, index),
         Lane::Events => rows::<EventRow>(path, footer, index),
+        Lane::Process => rows::<ProcessRow>(path, footer, index),
     }?;
     let told = footer.rows_of(index);
     if found as u64 == told {

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, Schema};
 use gpumon_core::caught::caught;
 use gpumon_core::header::{Header, SCHEMA_VERSION};
-use gpumon_core::rows::{CounterRow, EventRow, FastRow, RingRow, SlowRow};
+use gpumon_core::rows::{CounterRow, EventRow, FastRow, ProcessRow, RingRow, SlowRow};
 use gpumon_core::table::Table;
 use parquet::arrow::ArrowSchemaConverter;
 use parquet::arrow::arrow_writer::{ArrowWriter, ArrowWriterOptions};
@@ -110,6 +110,7 @@ fn schema(lane: Lane) -> Arc<Schema> {
         Lane::Slow => SlowRow::schema(),
         Lane::Counter => CounterRow::schema(),
         Lane::Events => EventRow::schema(),
+        Lane::Process => ProcessRow::schema(),
     }
 }
 

@@ -4,27 +4,35 @@
 //! events → windows → one pass over each table, a row at a time → Tally a GPU and window → Summary
 //! ```
 //!
+//! What processes had of it is [`attribution`]'s.
+//!
 //! Memory does not grow with the recording; the ring is read twice, first for the noise of its readings. Energy with its
 //! interval is [`energy`](crate::energy)'s. What a meter said about a GPU's sensors ([`Options::calibration`]) corrects
 //! every power and energy of that GPU, and the raw figures stay beside them.
 
 use std::collections::BTreeMap;
 
-use gpumon_core::calibration::Calibration;
-use gpumon_core::header::{Header, OwnCost, State};
+use gpumon_core::calibration::{Calibration, Correction};
+use gpumon_core::header::{self, Header, OwnCost, State};
 use gpumon_core::rows::{CounterRow, EventKind, EventRow, FastRow, RingRow, SlowRow};
 use gpumon_core::timing::Characterisation;
 use serde::Serialize;
 
-use crate::energy::{NoiseFloor, Parts, Timing, TooShort};
+use crate::energy::{Parts, TooShort};
 use crate::store::{Reader, Row, StoreError};
 
+pub mod attribution;
 mod energy;
 mod gain;
+mod joined;
+mod known;
 pub mod reasons;
 mod tally;
 
+use attribution::Attribution;
+use attribution::all::{Attributors, Source};
 pub use gain::Raw;
+use joined::{Joined, Step};
 use tally::Tally;
 
 /// What is known of the GPUs beside the recording.
@@ -34,6 +42,15 @@ pub struct Options<'a> {
     pub timing: &'a [Characterisation],
     /// What meters said.
     pub calibration: Option<&'a Calibration>,
+    /// What GPUs draw idle with a context, by UUID, W; where it is not said, the recording tells.
+    pub idle_w: &'a [(String, f64)],
+}
+
+impl<'a> Options<'a> {
+    /// What a meter said about a GPU.
+    fn correction(&self, gpu: &header::Gpu) -> Option<&'a Correction> {
+        self.calibration.and_then(|c| c.of(&gpu.uuid))
+    }
 }
 
 /// A span of a recording, µs since its start.
@@ -152,6 +169,8 @@ pub struct GpuSummary {
     pub idle_share: Option<f64>,
     /// Why the clock was not higher, and for which share of time.
     pub clock_limits: Vec<ClockLimit>,
+    /// Whose energy it was; absent without energy or without a power reading near the span.
+    pub attribution: Option<Attribution>,
 }
 
 /// One reason for a lower clock.
@@ -177,19 +196,30 @@ pub fn summarize(reader: &Reader, extra: &[Window], options: Options<'_>) -> Res
     windows.extend(extra.iter().map(|w| Window { to_us: w.to_us.min(duration_us), ..w.clone() }));
     windows[1..].sort_by_key(|w| (w.from_us, w.to_us));
 
-    let known = known(reader, options.timing)?;
-    let tally = |w: &Window| known.iter().map(|(timing, noise_w)| Tally::new(w, timing, *noise_w)).collect();
+    let known = known::all(reader, &options)?;
+    let tally = |w: &Window| known.iter().map(|k| Tally::new(w, &k.timing, k.noise_w)).collect();
     let mut tallies: Vec<Vec<Tally>> = windows.iter().map(tally).collect();
+    let mut attributors = Attributors::new(header, &windows, &known, &options);
     let mut rows = 0;
-    for batch in reader.batches::<RingRow>() {
-        for row in batch? {
-            each(&mut tallies, row.gpu, |t| t.ring(&row));
+    let mut ring = Joined::<RingRow>::of(reader)?;
+    while let Some(step) = ring.next()? {
+        match step {
+            Step::Power(row) => {
+                each(&mut tallies, row.gpu, |t| t.ring(&row));
+                attributors.ring(&row);
+            }
+            Step::Processes(group) => attributors.processes(Source::Ring, group),
         }
     }
-    for batch in reader.batches::<FastRow>() {
-        for row in batch? {
-            rows += 1;
-            each(&mut tallies, row.gpu, |t| t.fast(&row));
+    let mut fast = Joined::<FastRow>::of(reader)?;
+    while let Some(step) = fast.next()? {
+        match step {
+            Step::Power(row) => {
+                rows += 1;
+                each(&mut tallies, row.gpu, |t| t.fast(&row));
+                attributors.fast(&row);
+            }
+            Step::Processes(group) => attributors.processes(Source::Polled, group),
         }
     }
     for batch in reader.batches::<SlowRow>() {
@@ -201,10 +231,10 @@ pub fn summarize(reader: &Reader, extra: &[Window], options: Options<'_>) -> Res
         each(&mut tallies, row.gpu, |t| t.counter(row));
     }
 
-    let mut spans = windows
-        .iter()
-        .zip(tallies)
-        .map(|(w, tallies)| (w, gpu_summaries(header, tallies, options.calibration)));
+    let mut summaries: Vec<_> =
+        tallies.into_iter().map(|tallies| gpu_summaries(header, tallies, &options)).collect();
+    attributors.finish(&mut summaries);
+    let mut spans = windows.iter().zip(summaries);
     let whole = spans.next().map(|(_, gpus)| gpus).unwrap_or_default();
     Ok(Summary {
         simulated: header.simulated,
@@ -222,35 +252,23 @@ pub fn summarize(reader: &Reader, extra: &[Window], options: Options<'_>) -> Res
     })
 }
 
-/// Applies `add` to a GPU's tallies. A row of a GPU that the header does not list cannot be attributed.
+/// Applies `add` to a GPU's tallies.
 fn each(tallies: &mut [Vec<Tally>], gpu: i32, add: impl Fn(&mut Tally)) {
     for window in tallies {
-        if let Some(tally) = usize::try_from(gpu).ok().and_then(|gpu| window.get_mut(gpu)) {
+        if let Some(tally) = of_gpu(window, gpu) {
             add(tally);
         }
     }
 }
 
-fn gpu_summaries(header: &Header, tallies: Vec<Tally>, calibration: Option<&Calibration>) -> Vec<GpuSummary> {
-    let of = |uuid: &str| calibration.and_then(|c| c.of(uuid));
-    header.gpus.iter().zip(tallies).map(|(gpu, tally)| tally.summary(gpu, of(&gpu.uuid))).collect()
+/// What belongs to a GPU. A row of a GPU that the header does not list belongs to none.
+fn of_gpu<T>(all: &mut [T], gpu: i32) -> Option<&mut T> {
+    all.get_mut(usize::try_from(gpu).ok()?)
 }
 
-/// Each GPU's timing and the noise of its ring, W.
-fn known(reader: &Reader, found: &[Characterisation]) -> Result<Vec<(Timing, f64)>, StoreError> {
-    let gpus = &reader.header().gpus;
-    let mut floors = vec![NoiseFloor::default(); gpus.len()];
-    for batch in reader.batches::<RingRow>() {
-        for row in batch? {
-            if let Some(floor) = usize::try_from(row.gpu).ok().and_then(|gpu| floors.get_mut(gpu)) {
-                floor.add(row.mono_us, f64::from(row.power_mw));
-            }
-        }
-    }
-    let timing = gpus.iter().map(|gpu| {
-        Timing::new(found.iter().find(|found| found.uuid == gpu.uuid && found.driver == gpu.driver))
-    });
-    Ok(timing.zip(floors.iter().map(NoiseFloor::noise_w)).collect())
+fn gpu_summaries(header: &Header, tallies: Vec<Tally>, options: &Options<'_>) -> Vec<GpuSummary> {
+    let gpus = header.gpus.iter().zip(tallies);
+    gpus.map(|(gpu, tally)| tally.summary(gpu, options.correction(gpu))).collect()
 }
 
 fn window_summary(window: &Window, gpus: Vec<GpuSummary>) -> WindowSummary {

@@ -207,6 +207,7 @@ impl Tally {
             sm_mhz_max: self.sm_mhz.max,
             temp_c_max: self.temp_c_max,
             idle_share: (self.util_rows > 0).then(|| self.idle_rows as f64 / self.util_rows as f64),
+            attribution: None,
             clock_limits: self
                 .limits
                 .into_iter()

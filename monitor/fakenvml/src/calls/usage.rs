@@ -14,6 +14,8 @@ use crate::script::Process;
 use crate::world::Call;
 
 const UTIL_PERIOD_US: u32 = 166_667;
+/// How far back samples of processes reach, µs.
+const KEPT_US: i64 = 5_000_000;
 
 fn temperature_c(call: &Call<'_>, gpu: u32, sensor: u32) -> Answer<i32> {
     if sensor != sys::nvmlTemperatureSensors_enum_NVML_TEMPERATURE_GPU {
@@ -141,8 +143,8 @@ fn v2(p: &Process) -> sys::nvmlProcessInfo_t {
     sys::nvmlProcessInfo_t {
         pid: p.pid,
         usedGpuMemory: p.used_bytes,
-        gpuInstanceId: not_available(),
-        computeInstanceId: not_available(),
+        gpuInstanceId: p.gpu_instance.unwrap_or(not_available()),
+        computeInstanceId: p.gpu_instance.map_or(not_available(), |_| 0),
     }
 }
 
@@ -152,7 +154,7 @@ fn computing_v1(
     count: Out<u32>,
     to: Option<Out<sys::nvmlProcessInfo_v1_st>>,
 ) -> Answer {
-    let list: Vec<_> = call.processes(device.physical()).iter().map(v1).collect();
+    let list: Vec<_> = call.processes(device).iter().map(v1).collect();
     put_list(&count, &to, &list)
 }
 
@@ -162,7 +164,7 @@ fn computing(
     count: Out<u32>,
     to: Option<Out<sys::nvmlProcessInfo_t>>,
 ) -> Answer {
-    let list: Vec<_> = call.processes(device.physical()).iter().map(v2).collect();
+    let list: Vec<_> = call.processes(device).iter().map(v2).collect();
     put_list(&count, &to, &list)
 }
 
@@ -186,33 +188,49 @@ fn process_utilization(
     }
     let (read, now) = call.world.look(gpu, |model, now| (model.sim.utilization(now).value, now))?;
     let read = read.map_err(|_| Code::NOT_SUPPORTED)?;
-    let processes = call.processes(gpu);
     let time_us = call.world.wall_us(now).unsigned_abs();
-    if processes.is_empty() || last_seen_us >= time_us {
-        return Err(Code::NOT_FOUND);
-    }
-    let share = processes.len() as u32;
-    let sample = |p: &Process| sys::nvmlProcessUtilizationSample_st {
-        pid: p.pid,
+    let scripted = call.scripted(gpu);
+    let alike_pct = 100.0 / scripted.len().max(1) as f64;
+    let sample = |pid: u32, sm: u32, mem: u32| sys::nvmlProcessUtilizationSample_st {
+        pid,
         timeStamp: time_us,
-        smUtil: read.gpu_pct / share,
-        memUtil: read.mem_pct / share,
+        smUtil: sm,
+        memUtil: mem,
         encUtil: 0,
         decUtil: 0,
     };
-    put_list(&count, &to, &processes.iter().map(sample).collect::<Vec<_>>())
+    let part = |pct: u32, p: &Process| (f64::from(pct) * p.share_pct.unwrap_or(alike_pct) / 100.0) as u32;
+    let mut samples: Vec<_> =
+        scripted.iter().map(|p| sample(p.pid, part(read.gpu_pct, p), part(read.mem_pct, p))).collect();
+    let since = call.world.at_wall_us(i64::try_from(last_seen_us).unwrap_or(i64::MAX));
+    let from = since.max(now.plus_us(-KEPT_US)).min(now);
+    let did = call.world.look(gpu, |model, _| model.sim.processes(from, now).value)?;
+    let did = did.map_err(|_| Code::NOT_SUPPORTED)?;
+    for process in did {
+        let (Some(sm), Some(mem)) = (process.sm_util_pct, process.mem_util_pct) else {
+            return Err(Code::NOT_SUPPORTED);
+        };
+        // The driver has samples of those alone that did something.
+        if sm > 0 || mem > 0 {
+            samples.push(sample(process.process.pid, sm, mem));
+        }
+    }
+    if samples.is_empty() || last_seen_us >= time_us {
+        return Err(Code::NOT_FOUND);
+    }
+    put_list(&count, &to, &samples)
 }
 
 fn process_details(call: &Call<'_>, device: Device, to: Out<sys::nvmlProcessDetailList_v1_t>) -> Answer {
     const COMPUTE: u32 = 0;
     to.has_version(1)?;
     let mut list = to.get();
-    let processes = if list.mode == COMPUTE { call.processes(device.physical()) } else { Vec::new() };
+    let processes = if list.mode == COMPUTE { call.processes(device) } else { Vec::new() };
     let detail = |p: &Process| sys::nvmlProcessDetail_v1_t {
         pid: p.pid,
         usedGpuMemory: p.used_bytes,
-        gpuInstanceId: not_available(),
-        computeInstanceId: not_available(),
+        gpuInstanceId: p.gpu_instance.unwrap_or(not_available()),
+        computeInstanceId: p.gpu_instance.map_or(not_available(), |_| 0),
         usedGpuCcProtectedMemory: 0,
     };
     let room = list.numProcArrayEntries as usize;

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 
 use gpumon_core::header::{Gpu, Header, SCHEMA_VERSION, State};
-use gpumon_core::rows::{CounterRow, EventKind, EventRow, FastRow, Record, RingRow, SlowRow};
+use gpumon_core::rows::{CounterRow, EventKind, EventRow, FastRow, ProcessRow, Record, RingRow, SlowRow};
 use gpumon_core::units::{Milliwatts, WallUs};
 
 use super::writer::Limits;
@@ -38,6 +38,7 @@ fn header() -> Header {
             power_scope: None,
             sensors: vec!["power_instant".into()],
             unsupported: vec![],
+            mig_instances: vec![],
             characterisation: None,
         }],
         own_cost: None,
@@ -80,6 +81,19 @@ fn slow(mono_us: i64) -> SlowRow {
     }
 }
 
+fn process(mono_us: i64, pid: i32) -> ProcessRow {
+    ProcessRow {
+        gpu: 0,
+        mono_us,
+        pid,
+        name: (pid % 2 == 0).then(|| format!("process {pid}")),
+        mig_instance: None,
+        sm_util_pct: Some(12.5),
+        mem_util_pct: None,
+        mem_used_bytes: Some(1 << 30),
+    }
+}
+
 /// Records of all lanes, `step_us` apart.
 fn records(count: i64, step_us: i64) -> Vec<Record> {
     (0..count)
@@ -88,6 +102,7 @@ fn records(count: i64, step_us: i64) -> Vec<Record> {
             match i % 7 {
                 0..3 => Record::Fast(fast(mono_us, i as i32)),
                 3 => Record::Ring(RingRow { gpu: 0, time: WallUs(mono_us + 5), mono_us, power_mw: i as i32 }),
+                4 if i % 2 == 0 => Record::Process(Box::new(process(mono_us, i as i32))),
                 4 => Record::Slow(Box::new(slow(mono_us))),
                 5 => {
                     Record::Counter(CounterRow { gpu: 0, mono_us, call_us: 80, energy_mj: i * 700, epoch: 0 })
@@ -110,6 +125,7 @@ struct All {
     slow: Vec<SlowRow>,
     counter: Vec<CounterRow>,
     events: Vec<EventRow>,
+    process: Vec<ProcessRow>,
 }
 
 impl All {
@@ -123,6 +139,7 @@ impl All {
                 Record::Slow(row) => all.slow.push(*row),
                 Record::Counter(row) => all.counter.push(row),
                 Record::Event(row) => all.events.push(*row),
+                Record::Process(row) => all.process.push(*row),
             }
         }
         all.fast.sort_by_key(|row| (row.mono_us, row.gpu));
@@ -130,6 +147,7 @@ impl All {
         all.slow.sort_by_key(|row| (row.mono_us, row.gpu));
         all.counter.sort_by_key(|row| (row.mono_us, row.gpu));
         all.events.sort_by_key(|row| row.mono_us);
+        all.process.sort_by_key(|row| (row.mono_us, row.gpu));
         all
     }
 
@@ -141,6 +159,7 @@ impl All {
             slow: rows(&reader)?,
             counter: rows(&reader)?,
             events: rows(&reader)?,
+            process: rows(&reader)?,
         })
     }
 
@@ -150,6 +169,7 @@ impl All {
             && self.slow.starts_with(&other.slow)
             && self.counter.starts_with(&other.counter)
             && self.events.starts_with(&other.events)
+            && self.process.starts_with(&other.process)
     }
 }
 
@@ -191,5 +211,12 @@ fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-const CLOSED: [&str; 6] =
-    ["counter.parquet", "events.parquet", "fast.parquet", "recording.json", "ring.parquet", "slow.parquet"];
+const CLOSED: [&str; 7] = [
+    "counter.parquet",
+    "events.parquet",
+    "fast.parquet",
+    "process.parquet",
+    "recording.json",
+    "ring.parquet",
+    "slow.parquet",
+];

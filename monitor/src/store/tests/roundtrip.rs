@@ -44,6 +44,9 @@ fn any_record() -> impl Strategy<Value = Record> {
         (mono(), any::<i64>(), any::<i32>()).prop_map(|(mono_us, energy_mj, epoch)| {
             Record::Counter(CounterRow { gpu: 0, mono_us, call_us: 1, energy_mj, epoch })
         }),
+        (mono(), any::<i32>(), text()).prop_map(|(mono_us, pid, name)| {
+            Record::Process(Box::new(ProcessRow { name, ..process(mono_us, pid) }))
+        }),
         (mono(), text(), text(), some()).prop_map(|(mono_us, name, detail, gpu)| {
             let kind = name.as_deref().map_or(EventKind::Gap, |n| EventKind::Other(format!("x{n}")));
             EventRow { name, detail, gpu, ..EventRow::new(mono_us, None, kind) }.into()
@@ -100,6 +103,38 @@ fn an_empty_recording_has_all_tables() {
     assert_eq!(All::read(&dir).unwrap(), All::default());
     let report = recover(&dir).unwrap();
     assert!(report.nothing_to_do);
+}
+
+/// A recording as it was before there were rows of processes: without the table, and without the sensor's name.
+fn without_processes(dir: &Path) {
+    let mut store = Store::create(dir, header(), false).unwrap();
+    let others = records(50, 100).into_iter().filter(|r| !matches!(r, Record::Process(_)));
+    others.for_each(|record| store.append(record).unwrap());
+    store.close(|_| ()).unwrap();
+    fs::remove_file(dir.join("process.parquet")).unwrap();
+}
+
+#[test]
+fn a_recording_from_before_processes_is_whole_and_has_none() {
+    let temp = tempfile::tempdir().unwrap();
+    without_processes(temp.path());
+    let read = All::read(temp.path()).unwrap();
+    assert!(!read.fast.is_empty() && read.process.is_empty());
+    let before = names(temp.path());
+    assert!(recover(temp.path()).unwrap().nothing_to_do);
+    assert_eq!(names(temp.path()), before);
+}
+
+#[test]
+fn a_recording_that_should_have_processes_and_has_no_table_is_damaged() {
+    let temp = tempfile::tempdir().unwrap();
+    without_processes(temp.path());
+    let path = temp.path().join("recording.json");
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.replace("\"power_instant\"", "\"power_instant\", \"process\"")).unwrap();
+    assert!(All::read(temp.path()).unwrap_err().to_string().contains("process.parquet"));
+    assert!(!recover(temp.path()).unwrap().nothing_to_do);
+    assert!(Reader::open(temp.path()).unwrap().header().damage[0].contains("process"));
 }
 
 #[test]
