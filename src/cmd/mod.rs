@@ -7,12 +7,14 @@ use gpumon_core::rows::EventKind;
 use crate::cli::Command;
 
 mod candidates;
+mod characterize;
 mod demo;
 mod devices;
 mod diff;
 mod export;
 mod fit;
 mod inputs;
+mod known;
 mod lines;
 mod mark;
 mod place;
@@ -47,6 +49,7 @@ pub fn run(command: &Command) -> Result<u8> {
         Command::Diff(args) => diff::run(args),
         Command::Export(args) => export::run(args),
         Command::Recover(args) => recover::run(args),
+        Command::Characterize(args) => characterize::run(args),
         Command::Profile(args) => profile::run(args),
         Command::Fit(args) => fit::run(args),
         Command::Predict(args) => predict::run(args),

@@ -12,6 +12,7 @@ use gpumon_monitor::record::{Closed, Config, Recorder, Session};
 use gpumon_monitor::store::Store;
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::known;
 use crate::cli::{DeviceArgs, SampleArgs};
 use crate::output::note;
 
@@ -53,8 +54,9 @@ pub fn start(args: &SampleArgs, scope: Scope) -> Result<Recorder> {
     let devices = open(&args.device, scope)?;
     let clock: Arc<dyn Clock> = Arc::new(RealClock);
     let config = config(args.rate);
-    let session =
+    let mut session =
         Session::prepare(&devices, clock.as_ref(), &config).context("while its sensors were tried")?;
+    session.know(known::all(&devices));
     let store = Store::create(&args.output, session.header().clone(), args.force)?;
     let recorder = Recorder::start(session, clock.clone(), store).context("cannot start threads")?;
     clock.sleep_until(recorder.origin());

@@ -37,6 +37,7 @@ fn header() -> Header {
             mem_total_bytes: Some(1 << 37),
             sensors: vec!["power_instant".into()],
             unsupported: vec![],
+            characterisation: None,
         }],
         own_cost: None,
         damage: Vec::new(),
