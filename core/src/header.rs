@@ -5,6 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::timing::Characterisation;
 use crate::units::{Milliwatts, WallUs};
 
 /// Version of the recording's schema that this code writes and reads.
@@ -77,6 +78,9 @@ pub struct Gpu {
     pub sensors: Vec<String>,
     /// Sensors that do not exist on this GPU: their columns are null.
     pub unsupported: Vec<String>,
+    /// What `gpumon characterize` had found of this GPU under this driver before the recording started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub characterisation: Option<Characterisation>,
 }
 
 /// What a recording cost its host.
@@ -106,7 +110,7 @@ pub(crate) fn markdown() -> String {
         "Schema version: {SCHEMA_VERSION}. Keys of `recording.json`: `schema`, `gpumon` (version), `simulated`, `state` \
          (`recording`, `complete`, `storage_failed`, `recovered`), `host`, `command`, `start_wall_us` (wall-clock µs at \
          `mono_us` = 0), `duration_us`, `rate_hz`, `gpus` (each `uuid`, `name`, `pci_id`, `driver`, `power_limit_mw`, \
-         `mem_total_bytes`, `power_scope` (`gpu` or `module`), `sensors`, `unsupported`), `own_cost` (`cpu_s`, `max_rss_bytes`, \
+         `mem_total_bytes`, `power_scope` (`gpu` or `module`), `sensors`, `unsupported`, and `characterisation` if there was one, see characterize.md), `own_cost` (`cpu_s`, `max_rss_bytes`, \
          `lateness_p50_us`, `lateness_p99_us`, `lateness_max_us`), `damage` (what `recover` could not keep).\n"
     )
 }

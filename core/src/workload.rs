@@ -81,6 +81,23 @@ pub struct Model {
 /// Kinds of GPU that a cluster may have.
 pub const GPU_KINDS: &[&str] = &["a100", "h100", "h200"];
 
+/// The kind that a GPU's product name clearly names; `None` if it names none of [`GPU_KINDS`] or several.
+///
+/// A word of the name must begin with the kind and not go on with a digit: `A100-SXM4-80GB` is an `a100`, a `GH200`
+/// is no `h200`.
+pub fn kind_of(product: &str) -> Option<&'static str> {
+    let words: Vec<String> =
+        product.split(|c: char| !c.is_ascii_alphanumeric()).map(str::to_ascii_lowercase).collect();
+    let named = |kind: &&&str| {
+        words
+            .iter()
+            .filter_map(|w| w.strip_prefix(**kind))
+            .any(|rest| !rest.starts_with(|c: char| c.is_ascii_digit()))
+    };
+    let mut kinds = GPU_KINDS.iter().filter(named);
+    kinds.next().copied().filter(|_| kinds.next().is_none())
+}
+
 /// Why a workload file cannot be used.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WorkloadError {
@@ -174,6 +191,22 @@ mod tests {
     fn a_small_file_reads() {
         let workload = Workload::parse(GOOD).unwrap();
         assert_eq!((workload.models[0].name.as_str(), workload.cluster.gpus), ("m", None));
+    }
+
+    #[test]
+    fn kinds_are_told_from_product_names() {
+        for (name, kind) in [
+            ("NVIDIA A100 80GB PCIe (simulated)", Some("a100")),
+            ("NVIDIA A100-SXM4-80GB", Some("a100")),
+            ("NVIDIA H200 NVL", Some("h200")),
+            ("H100PCIe", Some("h100")),
+            ("NVIDIA GH200 480GB", None),
+            ("NVIDIA H2000", None),
+            ("A100 or H100", None),
+            ("Tesla T4", None),
+        ] {
+            assert_eq!(kind_of(name), kind, "{name}");
+        }
     }
 
     #[test]

@@ -12,8 +12,11 @@
 //! summary  energy, power statistics and windows of a recording, finished or not
 //! compare  whether runs differ in energy, time or power
 //! marks    named moments and windows, from other processes through a socket
+//!
+//! characterize   what the sensors of a GPU show, how often and how late, under a load of its own
 //! ```
 
+pub mod characterize;
 pub mod compare;
 pub mod device;
 pub mod energy;

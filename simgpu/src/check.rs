@@ -10,6 +10,7 @@ use toml::Value;
 
 use crate::sensors::Sensor;
 use crate::spec::{Spec, SpecError};
+use crate::update::Shape;
 
 /// Highest power of one GPU, W: keeps milliwatts within 32 bits with room to spare.
 const MOST_GPUS: f64 = 1024.0;
@@ -160,12 +161,31 @@ fn sensors(spec: &Spec) -> Result<(), SpecError> {
         within(key, ms, 0.001, MOST_MS, " ms")?;
     }
     within(
-        "sensors.instant_window_ms",
-        s.instant_window_ms,
-        0.001,
-        s.update_ms,
-        " ms (no longer than `sensors.update_ms`)",
+        "sensors.update_jitter_ms",
+        s.update_jitter_ms,
+        0.0,
+        s.update_ms * 0.49,
+        " ms (less than half of `sensors.update_ms`, or updates would change places)",
     )?;
+    for (key, ms) in [
+        ("sensors.instant_lag_ms", s.instant_lag_ms),
+        ("sensors.average_lag_ms", s.average_lag_ms),
+        ("sensors.usage_lag_ms", s.usage_lag_ms),
+    ] {
+        within(key, ms, 0.0, MOST_MS, " ms")?;
+    }
+    match s.instant_shape {
+        Shape::Box => within(
+            "sensors.instant_window_ms",
+            s.instant_window_ms,
+            0.001,
+            s.update_ms,
+            " ms (no longer than `sensors.update_ms`)",
+        )?,
+        Shape::LowPass => {
+            within("sensors.instant_window_ms", s.instant_window_ms, 0.001, MOST_MS, " ms")?;
+        }
+    }
     within("sensors.noise_w", s.noise_w, 0.0, MOST_W, " W")?;
     within("sensors.ring.spacing_ms", s.ring.spacing_ms, 0.01, MOST_MS, " ms")?;
     within(
@@ -225,6 +245,8 @@ mod tests {
                 "[sensors]\ninstant_window_ms = 200",
                 &["`sensors.instant_window_ms`", "200", "sensors.update_ms"],
             ),
+            ("[sensors]\nupdate_jitter_ms = 50", &["`sensors.update_jitter_ms`", "50", "half"]),
+            ("[sensors]\naverage_lag_ms = -1", &["`sensors.average_lag_ms`", "-1"]),
             ("[sensors.ring]\njitter_ms = 10", &["`sensors.ring.jitter_ms`", "half"]),
             ("[sensors.cost_us]\nring = [5, 4]", &["`sensors.cost_us.ring[1]`", "median or more"]),
         ] {

@@ -1,8 +1,8 @@
 //! One simulated GPU: what NVML would answer about it, and what is true.
 //!
 //! Rule: a sensor shows the value of its latest update at or before the time of the call; updates lie
-//! on a grid whose phase differs from GPU to GPU. A power update is the mean of the true power over
-//! the sensor's window, which ends at the update, plus noise. Values are a function of seed, time and
+//! on a grid whose phase differs from GPU to GPU. A power update is the true power, weighed by the sensor's
+//! window (see [`crate::update`]), plus noise. Values are a function of seed, time and
 //! the changes applied so far, never of the calls made before, but for the last sample of [`SimGpu::gpm`].
 //! Cases: calls may come out of time order and may lie before zero; sensors with the same window
 //! show the same value; the noise of a mean falls with the root of its window's length.
@@ -21,10 +21,10 @@ use crate::ring::{Ring, RingReading};
 use crate::sensors::{Calls, Reading, Sensor};
 use crate::spec::Spec;
 use crate::timeline::{Change, ChangeError, Timeline};
+use crate::update::{Grid, Shape, Window};
 
 const STREAM_GPU: u64 = 0x01;
 const STREAM_UUID: u64 = 0x02;
-const STREAM_PHASE: u64 = 0x03;
 const STREAM_OFFSET: u64 = 0x04;
 const STREAM_NOISE: u64 = 0x05;
 const STREAM_RING_NOISE: u64 = 0x06;
@@ -44,24 +44,6 @@ pub struct Utilization {
     pub mem_pct: u32,
 }
 
-/// Moments at which a sensor changes.
-#[derive(Clone, Copy, Debug)]
-struct Grid {
-    phase_us: i64,
-    period_us: i64,
-}
-
-impl Grid {
-    fn new(seed: u64, number: i64, period_us: i64) -> Self {
-        let phase_us = (hash::bits(seed, STREAM_PHASE, number) % period_us as u64) as i64;
-        Self { phase_us, period_us }
-    }
-
-    fn latest(self, now: MonoUs) -> MonoUs {
-        MonoUs(now.0 - (now.0 - self.phase_us).rem_euclid(self.period_us))
-    }
-}
-
 /// One simulated GPU. Times are µs since it was opened.
 #[derive(Clone, Debug)]
 pub struct SimGpu {
@@ -75,23 +57,27 @@ pub struct SimGpu {
     clock_grid: Grid,
     slow_grid: Grid,
     counter_grid: Grid,
-    windows_us: Windows,
+    windows: Windows,
     counter_offset_mj: i128,
     last_gpm: Option<MonoUs>,
 }
 
-/// Windows of the sensors, µs.
+/// Windows of the sensors; lengths in µs.
 #[derive(Clone, Copy, Debug)]
 struct Windows {
-    instant: i64,
-    average: i64,
-    usage: i64,
+    instant: Window,
+    average: Window,
+    usage: Window,
     thermal: i64,
     gpm_min: i64,
 }
 
 fn us(ms: f64) -> i64 {
     ((ms * 1e3).round() as i64).max(1)
+}
+
+fn window(length_ms: f64, shape: Shape, lag_ms: f64) -> Window {
+    Window { length_us: us(length_ms), shape, lag_us: (lag_ms * 1e3).round() as i64 }
 }
 
 impl SimGpu {
@@ -106,14 +92,14 @@ impl SimGpu {
             timeline: Timeline::new(law, Arc::clone(&spec.programme), settings),
             calls: Calls::new(sensors, seed),
             ring: Ring::new(&sensors.ring, seed),
-            power_grid: Grid::new(seed, 0, us(sensors.update_ms)),
+            power_grid: Grid::new(seed, 0, us(sensors.update_ms)).jittered(sensors.update_jitter_ms * 1e3),
             clock_grid: Grid::new(seed, 1, us(sensors.update_ms)),
             slow_grid: Grid::new(seed, 2, us(sensors.update_ms)),
             counter_grid: Grid::new(seed, 3, us(sensors.counter_update_ms)),
-            windows_us: Windows {
-                instant: us(sensors.instant_window_ms),
-                average: us(sensors.average_window_ms),
-                usage: us(sensors.usage_window_ms),
+            windows: Windows {
+                instant: window(sensors.instant_window_ms, sensors.instant_shape, sensors.instant_lag_ms),
+                average: window(sensors.average_window_ms, sensors.average_shape, sensors.average_lag_ms),
+                usage: window(sensors.usage_window_ms, sensors.usage_shape, sensors.usage_lag_ms),
                 thermal: us(spec.thermal.window_ms),
                 gpm_min: us(sensors.gpm_min_ms),
             },
@@ -185,32 +171,32 @@ impl SimGpu {
 
     /// Power over the short window (field 186).
     pub fn power_instant(&self, now: MonoUs) -> Reading<Milliwatts> {
-        self.power(Sensor::PowerInstant, now, self.windows_us.instant)
+        self.power(Sensor::PowerInstant, now, self.windows.instant)
     }
 
     /// Power over the long window (field 185).
     pub fn power_average(&self, now: MonoUs) -> Reading<Milliwatts> {
-        self.power(Sensor::PowerAverage, now, self.windows_us.average)
+        self.power(Sensor::PowerAverage, now, self.windows.average)
     }
 
     /// Power from the legacy call, whose window depends on the kind of GPU.
     pub fn power_usage(&self, now: MonoUs) -> Reading<Milliwatts> {
-        self.power(Sensor::PowerUsage, now, self.windows_us.usage)
+        self.power(Sensor::PowerUsage, now, self.windows.usage)
     }
 
     /// Power of the whole module; where there is such a sensor, the GPU's average power.
     pub fn module_power(&self, now: MonoUs) -> Reading<Milliwatts> {
-        self.power(Sensor::ModulePower, now, self.windows_us.average)
+        self.power(Sensor::ModulePower, now, self.windows.average)
     }
 
     /// Power of the memory over the long window.
     pub fn mem_power(&self, now: MonoUs) -> Reading<Milliwatts> {
-        self.calls.call(Sensor::MemPower, now, || self.mem_mw(now, self.windows_us.average))
+        self.calls.call(Sensor::MemPower, now, || self.mem_mw(now, self.windows.average.length_us))
     }
 
     /// Power of the memory over the short window.
     pub fn mem_power_instant(&self, now: MonoUs) -> Reading<Milliwatts> {
-        self.calls.call(Sensor::MemPowerInstant, now, || self.mem_mw(now, self.windows_us.instant))
+        self.calls.call(Sensor::MemPowerInstant, now, || self.mem_mw(now, self.windows.instant.length_us))
     }
 
     /// SM clock.
@@ -321,11 +307,12 @@ impl SimGpu {
         self.ring.truth(&self.timeline, from, to)
     }
 
-    fn power(&self, sensor: Sensor, now: MonoUs, window_us: i64) -> Reading<Milliwatts> {
+    fn power(&self, sensor: Sensor, now: MonoUs, window: Window) -> Reading<Milliwatts> {
         self.calls.call(sensor, now, || {
             let update = self.power_grid.latest(now);
-            let noise_mw = self.noise_mw(STREAM_NOISE ^ ((window_us as u64) << 16), update.0, window_us);
-            milliwatts(self.timeline.mean_mw(update, window_us) + noise_mw)
+            let stream = STREAM_NOISE ^ ((window.length_us as u64) << 16);
+            let noise_mw = self.noise_mw(stream, update.0, window.length_us);
+            milliwatts(window.mean_mw(&self.timeline, update) + noise_mw)
         })
     }
 
@@ -336,13 +323,13 @@ impl SimGpu {
     }
 
     fn gpu_c(&self, now: MonoUs) -> f64 {
-        let mean_mw = self.timeline.mean_mw(self.slow_grid.latest(now), self.windows_us.thermal);
+        let mean_mw = self.timeline.mean_mw(self.slow_grid.latest(now), self.windows.thermal);
         self.spec.thermal.ambient_c + self.spec.thermal.rise_c_per_w * mean_mw / 1e3
     }
 
     fn gpm_since(&self, from: Option<MonoUs>, now: MonoUs) -> Reading<GpmMetrics> {
         self.calls.call(Sensor::Gpm, now, || {
-            gpm::between(&self.timeline, &self.spec.activity, self.windows_us.gpm_min, from, now)
+            gpm::between(&self.timeline, &self.spec.activity, self.windows.gpm_min, from, now)
         })
     }
 
@@ -354,7 +341,7 @@ impl SimGpu {
 
     fn noise_mw(&self, stream: u64, index: i64, window_us: i64) -> f64 {
         let deviation_mw = 1e3 * self.spec.sensors.noise_w;
-        let shorter = (self.windows_us.instant as f64 / window_us as f64).sqrt();
+        let shorter = (self.windows.instant.length_us as f64 / window_us as f64).sqrt();
         deviation_mw * shorter * hash::normal(hash::bits(self.seed, stream, index))
     }
 }

@@ -6,7 +6,7 @@
 //!                            └─ timeline  the truth: energy and state at any instant, exactly
 //!                                  │
 //!           gpu: SimGpu ◀──────────┘      what NVML would say of it at a given time, when the call
-//!             sensors, ring, gpm          returns, and which other call it waits for
+//!             update, sensors, ring, gpm  returns, and which other call it waits for
 //!                 ▲
 //! TOML text ─ workload: SimModel       what a model's batch takes and draws; settles the GPU's clock and load level
 //! ```
@@ -27,6 +27,7 @@ mod ring;
 mod sensors;
 mod spec;
 mod timeline;
+mod update;
 mod workload;
 
 pub use gpm::GpmMetrics;
@@ -39,4 +40,5 @@ pub use spec::{
     ActivitySpec, ClocksSpec, MemorySpec, PowerSpec, RingSpec, SensorsSpec, Spec, SpecError, ThermalSpec,
 };
 pub use timeline::{Change, ChangeError, Timeline, Totals};
+pub use update::Shape;
 pub use workload::{ModelError, Operating, SimModel, Truth};

@@ -18,6 +18,7 @@ use crate::check;
 use crate::load;
 use crate::programme::Programme;
 use crate::sensors::Sensor;
+use crate::update::Shape;
 
 const BUILTIN: &[(&str, &str)] =
     &[("h200", include_str!("../specs/h200.toml")), ("a100", include_str!("../specs/a100.toml"))];
@@ -216,12 +217,33 @@ pub struct ActivitySpec {
 pub struct SensorsSpec {
     /// Period at which every sensor but the counter and the ring changes, ms.
     pub update_ms: f64,
-    /// Window of the instant power, which ends at the update, ms.
+    /// Largest deviation of a power update from its place on the grid, ms.
+    #[serde(default)]
+    pub update_jitter_ms: f64,
+    /// Window of the instant power: length or time constant, ms.
     pub instant_window_ms: f64,
-    /// Window of the average power, ms.
+    /// How the instant power weighs its window.
+    #[serde(default)]
+    pub instant_shape: Shape,
+    /// From the end of the instant power's window to the update, ms.
+    #[serde(default)]
+    pub instant_lag_ms: f64,
+    /// Window of the average power: length or time constant, ms.
     pub average_window_ms: f64,
-    /// Window of the legacy power call, ms.
+    /// How the average power weighs its window.
+    #[serde(default)]
+    pub average_shape: Shape,
+    /// From the end of the average power's window to the update, ms.
+    #[serde(default)]
+    pub average_lag_ms: f64,
+    /// Window of the legacy power call: length or time constant, ms.
     pub usage_window_ms: f64,
+    /// How the legacy power call weighs its window.
+    #[serde(default)]
+    pub usage_shape: Shape,
+    /// From the end of the legacy power call's window to the update, ms.
+    #[serde(default)]
+    pub usage_lag_ms: f64,
     /// Period at which the energy counter changes, ms.
     pub counter_update_ms: f64,
     /// Least distance of two performance-counter samples that mean something, ms.

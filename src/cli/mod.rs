@@ -1,5 +1,6 @@
 //! The command line: arguments, their units and defaults, and nothing else.
 
+pub mod characterize;
 pub mod pipeline;
 
 use std::path::PathBuf;
@@ -50,6 +51,8 @@ pub enum Command {
     Export(ExportArgs),
     /// Make a killed recording whole
     Recover(RecoverArgs),
+    /// Find what a GPU's power sensors show, how often and how late, under a load of gpumon's own
+    Characterize(characterize::CharacterizeArgs),
     /// Sweep models over share, clock and batch size (simulated so far)
     Profile(pipeline::ProfileArgs),
     /// Fit models of batch time and power to profiles

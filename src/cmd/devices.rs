@@ -4,11 +4,13 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use anyhow::Result;
+use gpumon_core::timing::{CounterTiming, PowerTiming, RingTiming};
+use gpumon_core::units::WallUs;
 use gpumon_monitor::device::{Device, ReadError, Sensors};
 use serde::Serialize;
 
-use super::DONE;
 use super::session::{self, Scope};
+use super::{DONE, characterize, known};
 use crate::cli::DevicesArgs;
 use crate::output;
 
@@ -33,7 +35,50 @@ struct Gpu {
     mig_uuids: Vec<String>,
     sensors: Vec<String>,
     unsupported: Vec<String>,
+    sensor_timing: Option<Timing>,
     error: Option<String>,
+}
+
+/// What `gpumon characterize` found of the power sensors.
+#[derive(Serialize)]
+struct Timing {
+    made_wall_us: WallUs,
+    instant: Option<PowerTiming>,
+    average: Option<PowerTiming>,
+    ring: Option<RingTiming>,
+    counter: Option<CounterTiming>,
+}
+
+impl Timing {
+    fn of(device: &dyn Device) -> Option<Self> {
+        let known = known::of(device)?;
+        Some(Self {
+            made_wall_us: known.made_wall_us,
+            instant: known.instant,
+            average: known.average,
+            ring: known.ring,
+            counter: known.counter,
+        })
+    }
+
+    fn text(&self) -> String {
+        let power = |name: &str, timing: Option<PowerTiming>| {
+            let t = timing?;
+            let shape = characterize::shape(t.shape);
+            Some(format!("{name} each {:.0} ms over {:.0} ms ({shape})", t.update_ms, t.window_ms))
+        };
+        let ring = self.ring.map(|t| {
+            format!(
+                "ring each {:.0} ms over {:.0} ms ({})",
+                t.spacing_ms,
+                t.window_ms,
+                characterize::shape(t.shape)
+            )
+        });
+        let counter = self.counter.map(|t| format!("counter each {:.0} ms", t.update_ms));
+        let parts = [power("instant", self.instant), power("average", self.average), ring, counter];
+        parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+    }
 }
 
 /// Lists GPUs. One that cannot be read is listed with the reason.
@@ -69,6 +114,7 @@ fn describe(device: &Arc<dyn Device>, probed: Result<Sensors, ReadError>) -> Gpu
         mig_uuids: id.mig_uuids.clone(),
         sensors,
         unsupported,
+        sensor_timing: Timing::of(device.as_ref()),
         error: probed.err().map(|e| e.to_string()),
     }
 }
@@ -105,6 +151,7 @@ fn text(report: &Report) -> String {
             ("MIG", mig),
             ("sensors", gpu.sensors.join(" ")),
             ("not supported", gpu.unsupported.join(" ")),
+            ("power timing", gpu.sensor_timing.as_ref().map_or_else(String::new, Timing::text)),
         ];
         let _ = writeln!(text, "GPU {}  {}", gpu.index, gpu.name);
         for (name, value) in rows.iter().filter(|(_, value)| !value.is_empty()) {

@@ -6,12 +6,14 @@ use gpumon_core::rows::EventKind;
 
 use crate::cli::Command;
 
+mod characterize;
 mod demo;
 mod devices;
 mod diff;
 mod export;
 mod fit;
 mod inputs;
+mod known;
 mod lines;
 mod mark;
 mod place;
@@ -48,6 +50,7 @@ pub fn run(command: &Command) -> Result<u8> {
         Command::Diff(args) => diff::run(args),
         Command::Export(args) => export::run(args),
         Command::Recover(args) => recover::run(args),
+        Command::Characterize(args) => characterize::run(args),
         Command::Profile(args) => profile::run(args),
         Command::Fit(args) => fit::run(args),
         Command::Predict(args) => predict::run(args),

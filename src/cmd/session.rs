@@ -14,6 +14,7 @@ use gpumon_monitor::record::{Closed, Config, Recorder, Session};
 use gpumon_monitor::store::Store;
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::known;
 use crate::cli::{DeviceArgs, SampleArgs};
 use crate::output::note;
 use crate::signals::Signal;
@@ -68,7 +69,10 @@ pub fn start(args: &SampleArgs, scope: Scope, signals: &Receiver<Signal>) -> Res
     thread::Builder::new().name("open".into()).spawn(move || {
         let prepare = || -> Result<Session> {
             let devices = open(&devices, scope)?;
-            Session::prepare(&devices, of_session.as_ref(), &config).context("while its sensors were tried")
+            let mut session = Session::prepare(&devices, of_session.as_ref(), &config)
+                .context("while its sensors were tried")?;
+            session.know(known::all(&devices));
+            Ok(session)
         };
         // Nobody may be waiting any more.
         let _ = send.send(prepare());

@@ -105,7 +105,8 @@ pub fn show(path: &Path, spans: &[Span], given: &Given, json: bool) -> Result<Lo
 /// Reads and sums up the recording at `path`.
 pub fn read(path: &Path, spans: &[Span], given: &Given) -> Result<Report> {
     let reader = Reader::open(path)?;
-    let options = Options { calibration: given.calibration.as_ref(), ..Options::default() };
+    let timing: Vec<_> = reader.header().gpus.iter().filter_map(|g| g.characterisation.clone()).collect();
+    let options = Options { timing: &timing, calibration: given.calibration.as_ref() };
     if let Some(calibration) = options.calibration {
         let named = |gpu: &gpumon_core::header::Gpu| calibration.of(&gpu.uuid).is_some();
         for gpu in reader.header().gpus.iter().filter(|gpu| !named(gpu)) {
@@ -213,13 +214,14 @@ pub fn text(report: &Report, only_window: Option<&str>) -> String {
 fn table(rows: &[(&str, &GpuSummary)], gpus: usize) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
-    table.set_header(["span", "GPU", "energy", "from", "mean", "p99", "peak", "SM clock", "idle"]);
+    table.set_header(["span", "GPU", "energy", "90 %", "from", "mean", "p99", "peak", "SM clock", "idle"]);
     for (index, (span, gpu)) in rows.iter().enumerate() {
         let watts = |value: Option<f64>| value.map_or("–".into(), |w| format!("{w:.1} W"));
         table.add_row([
             (*span).to_owned(),
             (index % gpus.max(1)).to_string(),
             gpu.energy_j.map_or("–".into(), energy),
+            within(gpu).map_or("–".into(), |pct| format!("±{pct:.2} %")),
             gpu.energy_method.unwrap_or("–").into(),
             watts(gpu.power_mean_w),
             watts(gpu.power_p99_w),
@@ -232,6 +234,12 @@ fn table(rows: &[(&str, &GpuSummary)], gpus: usize) -> Table {
         column.set_cell_alignment(CellAlignment::Right);
     }
     table
+}
+
+/// Half width of the interval, % of the energy.
+fn within(gpu: &GpuSummary) -> Option<f64> {
+    let joules = gpu.energy_j.filter(|j| *j > 0.0)?;
+    Some(50.0 * (gpu.energy_high_j? - gpu.energy_low_j?) / joules)
 }
 
 fn energy(joules: f64) -> String {

@@ -211,8 +211,9 @@ mod tests {
 
     const TAU: [f64; 2] = [0.014, 0.0042];
 
-    /// 100 W, then 500 W from 1 s on, smoothed, read each 20 ms without noise; energy from 0.5 s to `to_s`.
-    fn step(to_s: f64) -> (f64, Variances) {
+    /// 100 W, then 500 W from 1 s on, smoothed, read each 20 ms without noise; energy from 0.5 s to `to_s`
+    /// where power is said to wander by `q`.
+    fn step(to_s: f64, q: f64) -> (f64, Variances) {
         let shown = |t: f64| {
             let r = (t - 1.0).max(0.0);
             let fade = (TAU[0] * (-r / TAU[0]).exp() - TAU[1] * (-r / TAU[1]).exp()) / (TAU[0] - TAU[1]);
@@ -225,7 +226,7 @@ mod tests {
             for cut in [0.5, to_s, next] {
                 let until = f64::min(cut, next);
                 if until > now {
-                    filter.advance(until - now, now >= 0.5 && now < to_s, 1e4, Stretch::Edge);
+                    filter.advance(until - now, now >= 0.5 && now < to_s, q, Stretch::Edge);
                     now = until;
                 }
             }
@@ -238,10 +239,12 @@ mod tests {
     fn smoothing_is_undone() {
         // A window that ends in the flat long after the step, and one that ends 30 ms after it, where y lags still by
         // 18.2 ms: what y shows up to then is 7 J less.
-        assert!((step(1.7).0 - 400.0).abs() < 0.5, "{}", step(1.7).0);
-        let (energy, variances) = step(1.03);
+        assert!((step(1.7, 1e4).0 - 400.0).abs() < 0.5, "{}", step(1.7, 1e4).0);
+        let (energy, variances) = step(1.03, 1e4);
         assert!((energy - 65.0).abs() < 1.5, "{energy}");
-        assert!(variances.edge > variances.noise && variances.inside == 0.0);
+        let more = step(1.03, 9e4).1;
+        assert!((more.edge / variances.edge - 9.0).abs() < 1e-9 && more.noise == variances.noise);
+        assert!(variances.inside == 0.0);
     }
 
     #[test]

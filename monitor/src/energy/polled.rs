@@ -152,3 +152,45 @@ impl PolledEnergy {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::timing::Timing;
+    use super::*;
+
+    /// Polls each `every_us` of a sensor that shows power as it was 62.5 ms before (on average, at 10 Hz).
+    fn estimate(every_us: i64, length_us: i64, power_w: impl Fn(f64) -> f64) -> Option<PolledEstimate> {
+        let mut polled = PolledEnergy::new(0, length_us, Timing::default().instant);
+        for k in -2_000_000 / every_us..(length_us + 2_000_000) / every_us {
+            polled.add(k * every_us, 1e3 * power_w((k * every_us) as f64 / 1e6 - 0.0625));
+        }
+        polled.finish()
+    }
+
+    #[test]
+    fn a_ramp_is_exact_and_has_little_unseen() {
+        let found = estimate(100_000, 2_000_000, |t| 100.0 + 50.0 * t).unwrap();
+        assert!((found.j - 300.0).abs() < 1e-6, "{found:?}");
+        assert!(found.unseen < 1e-12);
+        // The moment of each update is known to a polling period: 100 ms / √12 and 5 ms, times 100 W.
+        assert!((found.lag_j - 100.0 * (0.1 / 12f64.sqrt()).hypot(5e-3)).abs() < 1e-6, "{found:?}");
+    }
+
+    #[test]
+    fn restless_values_have_the_variance_of_a_sample_of_a_quarter() {
+        let even = |t: f64| ((t * 10.0).round() as i64).rem_euclid(2) == 0;
+        let found = estimate(100_000, 2_000_000, |t| if even(t) { 100.0 } else { 300.0 }).unwrap();
+        assert!((found.j - 400.0).abs() < 10.0);
+        // Each value is 200 W off the line through its neighbours: 200² / 1.5, over 21 values, of 2 s, but a quarter.
+        let expected = 200.0 * 200.0 / 1.5 * 4.0 / 21.0 * 0.75;
+        assert!((found.unseen / expected - 1.0).abs() < 0.01, "{found:?} for {expected}");
+    }
+
+    #[test]
+    fn values_that_do_not_cover_the_window_say_nothing() {
+        let mut few = PolledEnergy::new(0, 2_000_000, Timing::default().instant);
+        (0..8).for_each(|k| few.add(k * 100_000, 1e5));
+        assert!(few.finish().is_none());
+        assert!(PolledEnergy::new(0, 2_000_000, Timing::default().instant).finish().is_none());
+    }
+}

@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use gpumon_core::clock::Clock;
 use gpumon_core::header::{self, Header, State};
+use gpumon_core::timing::Characterisation;
 use gpumon_core::units::{MonoUs, WallUs};
 
 use crate::device::{Device, ReadError, Sensors};
@@ -144,6 +145,16 @@ impl Session {
         &self.header
     }
 
+    /// Puts what is known of the GPUs' sensors into the header; what belongs to other GPUs or drivers is left out.
+    pub fn know(&mut self, known: impl IntoIterator<Item = Characterisation>) {
+        for found in known {
+            let fits = |gpu: &&mut header::Gpu| gpu.uuid == found.uuid && gpu.driver == found.driver;
+            if let Some(gpu) = self.header.gpus.iter_mut().find(fits) {
+                gpu.characterisation = Some(found);
+            }
+        }
+    }
+
     /// When the first tick is due.
     pub fn origin(&self) -> MonoUs {
         self.origin
@@ -169,6 +180,7 @@ fn header(devices: &[Arc<dyn Device>], sensors: &[Sensors], start_wall: WallUs, 
             power_scope: id.power_scope.map(str::to_owned),
             sensors: works,
             unsupported,
+            characterisation: None,
         }
     });
     Header {

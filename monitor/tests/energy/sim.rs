@@ -40,8 +40,12 @@ pub enum Kind {
     Ramp,
     /// Any level, or nothing, for 10 to 100 ms each.
     Random,
-    /// Two levels by turns for 3 ms to 1 s each; no constant was chosen by it.
+    /// Two levels by turns for 3 ms to 1 s each.
     Bursts,
+    /// A sine with a period of 60 ms to 3 s; it was tried once everything was settled.
+    Sine,
+    /// On and off 10 to 30 ms each: faster than the ring shows. Known to be beyond the interval.
+    Flicker,
 }
 
 /// SplitMix64.
@@ -78,10 +82,20 @@ pub fn programme(kind: Kind, random: &mut Random) -> Programme {
         let (on_us, off_us) = (random.time_us(10.0, 500.0), random.time_us(10.0, 500.0));
         return Programme::square(on_us, off_us, random.between(0.15, 0.65)).unwrap();
     }
+    if kind == Kind::Flicker {
+        let (on_us, off_us) = (random.time_us(10.0, 30.0), random.time_us(10.0, 30.0));
+        return Programme::square(on_us, off_us, random.between(0.15, 0.65)).unwrap();
+    }
     let mut phases_are_even = true;
+    let sine_us = if kind == Kind::Sine { random.time_us(60.0, 3_000.0) } else { 1 };
     while so_far_us < RECORDED_US + 5 * SECOND {
         match kind {
-            Kind::Square => {}
+            Kind::Square | Kind::Flicker => {}
+            Kind::Sine => {
+                let turn = std::f64::consts::TAU * so_far_us as f64 / sine_us as f64;
+                push(2_000, (low + high) / 2.0 + (high - low) / 2.0 * turn.sin());
+                so_far_us += 2_000;
+            }
             Kind::Step => {
                 let us = random.time_us(200.0, 3_000.0);
                 push(us, random.between(0.0, 0.6));

@@ -38,6 +38,7 @@ fn header() -> Header {
             power_scope: None,
             sensors: vec!["power_instant".into()],
             unsupported: vec![],
+            characterisation: None,
         }],
         own_cost: None,
         damage: Vec::new(),
