@@ -109,18 +109,20 @@ fn missing(symbol: &str) -> String {
 
 #[test]
 fn missing_symbol_is_a_missing_sensor() {
-    for (symbol, sensor, method) in [
-        ("nvmlDeviceGetSamples", "ring", "counter"),
-        ("nvmlDeviceGetTotalEnergyConsumption", "energy_mj", "ring"),
-        ("nvmlDeviceGetFieldValues", "power_instant_mw", "ring"),
-        ("nvmlGpmQueryDeviceSupport", "gpm", "ring"),
-        ("nvmlDeviceGetMemoryInfo_v2", "mem_used_bytes", "ring"),
+    for (symbol, sensor, methods) in [
+        // Two seconds are so short that either may weigh more.
+        ("nvmlDeviceGetSamples", "ring", &["counter", "instant"][..]),
+        ("nvmlDeviceGetTotalEnergyConsumption", "energy_mj", &["ring"]),
+        ("nvmlDeviceGetFieldValues", "power_instant_mw", &["ring"]),
+        ("nvmlGpmQueryDeviceSupport", "gpm", &["ring"]),
+        ("nvmlDeviceGetMemoryInfo_v2", "mem_used_bytes", &["ring"]),
     ] {
         let (fake, summary) = record(&missing(symbol), "2");
         let listed = json(&devices(&fake));
         let unsupported = listed["gpus"][1]["unsupported"].as_array().unwrap();
         assert!(unsupported.contains(&sensor.into()), "{symbol}: {unsupported:?}");
-        assert_eq!(summary["gpus"][0]["energy_method"], method, "{symbol}");
+        let found = summary["gpus"][0]["energy_method"].as_str().unwrap();
+        assert!(methods.contains(&found), "{symbol}: {found}");
         energies_are_true(&fake, &summary, 0.1);
     }
 }

@@ -132,7 +132,7 @@ fn row_28_two_recorders_on_one_gpu() {
     }
     // A third one cannot write into a recording that goes on.
     let child = start(&fake, &["--force"]);
-    has_rows(&fake, 4);
+    until(20, "the recording that replaces the finished one", || recording(&fake).join("journal").exists());
     let path = recording(&fake);
     let refused = command(&fake, &["record", "-o", path.to_str().unwrap(), "--force", "--duration", "1"])
         .output()
