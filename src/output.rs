@@ -33,7 +33,20 @@ pub fn print(text: &str) -> Result<()> {
 
 /// Writes a notice to standard error. One that cannot be written changes nothing else.
 pub fn note(text: impl std::fmt::Display) {
-    let _ = writeln!(io::stderr().lock(), "{text}");
+    let _ = writeln!(io::stderr().lock(), "{}", shown(&text.to_string()));
+}
+
+/// A text with its control characters escaped, so that a name in a file cannot steer a terminal.
+pub fn shown(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\n' | '\t' => shown.push(c),
+            c if c.is_control() => shown.extend(c.escape_debug()),
+            c => shown.push(c),
+        }
+    }
+    shown
 }
 
 /// Writes one JSON document to standard output.

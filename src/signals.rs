@@ -5,6 +5,7 @@
 //! the foreground has got it too.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::thread;
 
 use crossbeam_channel::{Receiver, unbounded};
@@ -59,6 +60,18 @@ pub fn listen(take: Take) -> std::io::Result<Receiver<Signal>> {
         }
     })?;
     Ok(receive)
+}
+
+/// A flag that a signal to end sets, for commands that stop between two steps of their own. A second SIGINT leaves at
+/// once with 130.
+pub fn stop_flag() -> std::io::Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register_conditional_shutdown(SIGINT, 130, stop.clone())?;
+    let hangup = (!is_ignored(SIGHUP)).then_some(SIGHUP);
+    for signal in [SIGINT, SIGTERM].into_iter().chain(hangup) {
+        signal_hook::flag::register(signal, stop.clone())?;
+    }
+    Ok(stop)
 }
 
 /// Whether whoever started this process had a signal ignored.

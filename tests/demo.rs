@@ -59,7 +59,24 @@ fn the_demo_runs_the_commands_and_leaves_a_page() {
         .unwrap();
     assert!(again.status.success(), "{command}: {}", String::from_utf8_lossy(&again.stderr));
 
-    assert!(demo().status.success(), "an earlier demo is made anew");
+    for left in [".models.json.123.part", ".profile.parquet.7.tmp", "profile.parquet.journal"] {
+        fs::write(folder.join(left), "half").unwrap();
+    }
+    assert!(demo().status.success(), "an earlier demo is made anew, one that was killed too");
+    assert!(!folder.join(".models.json.123.part").exists());
+    let script = format!(
+        "exec 2>err; {} demo -o stopped >out & until [ -e stopped/profile.parquet.journal ]; do sleep 0.01; done; \
+         kill -INT $!; wait $!",
+        env!("CARGO_BIN_EXE_gpumon")
+    );
+    let stopped = Command::new("bash").args(["-mc", &script]).current_dir(desk.path()).status().unwrap();
+    let said = fs::read_to_string(desk.path().join("err")).unwrap();
+    assert_eq!(stopped.code(), Some(130), "{said}");
+    assert!(
+        said.trim_end().ends_with("started again it removes what is in `stopped` and begins anew"),
+        "{said}"
+    );
+
     fs::write(folder.join("thesis.txt"), "").unwrap();
     let refused = demo();
     assert_eq!(refused.status.code(), Some(1));

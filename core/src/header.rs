@@ -71,6 +71,9 @@ pub struct Gpu {
     pub power_limit_mw: Option<Milliwatts>,
     /// Total memory, bytes.
     pub mem_total_bytes: Option<u64>,
+    /// What power is measured over, `gpu` or `module` (GH200, GB200: not the GPU alone); absent where that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub power_scope: Option<String>,
     /// Sensors that answered when they were probed.
     pub sensors: Vec<String>,
     /// Sensors that do not exist on this GPU: their columns are null.
@@ -123,7 +126,7 @@ pub(crate) fn markdown() -> String {
         "Schema version: {SCHEMA_VERSION}. Keys of `recording.json`: `schema`, `gpumon` (version), `simulated`, `state` \
          (`recording`, `complete`, `storage_failed`, `recovered`), `host`, `command`, `start_wall_us` (wall-clock µs at \
          `mono_us` = 0), `duration_us`, `rate_hz`, `gpus` (each `uuid`, `name`, `pci_id`, `driver`, `power_limit_mw`, \
-         `mem_total_bytes`, `sensors`, `unsupported`, `mig_instances` (`id`, `slices`, `uuid`, `start`) if MIG was on, and `characterisation` if \
+         `mem_total_bytes`, `power_scope` (`gpu` or `module`), `sensors`, `unsupported`, `mig_instances` (`id`, `slices`, `uuid`, `start`) if MIG was on, and `characterisation` if \
          there was one, see characterize.md), `own_cost` (`cpu_s`, `max_rss_bytes`, \
          `lateness_p50_us`, `lateness_p99_us`, `lateness_max_us`), `damage` (what `recover` could not keep).\n"
     )

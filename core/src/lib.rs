@@ -3,6 +3,7 @@
 //! ```text
 //! units    numbers that carry their unit across crate borders
 //! clock    time that is passed in: the machine's clock, or a virtual one for tests and soaks
+//! caught   calls into libraries that panic on broken input
 //! table    how a row type becomes a Parquet table and a chapter of docs/schema.md
 //! rows     the tables of a recording: fast, ring, slow, counter, process, events
 //! header   recording.json: who recorded what, on which GPUs, and how it ended
@@ -15,6 +16,7 @@
 //! ```
 
 pub mod calibration;
+pub mod caught;
 pub mod clock;
 #[doc(hidden)]
 pub mod dev;

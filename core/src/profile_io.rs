@@ -118,9 +118,9 @@ pub fn read(path: &Path) -> Result<Profile, ProfileError> {
 /// Writes a profile as Parquet (`.parquet`) or CSV (`.csv`). The file appears whole or not at all: it is written under
 /// another name beside its place, and renamed.
 pub fn write(path: &Path, rows: &[ProfileRow]) -> Result<(), ProfileError> {
-    let bytes = match path.extension().and_then(|e| e.to_str()) {
-        Some("parquet") => parquet_file::bytes(rows, path)?,
-        Some("csv") => text::bytes(rows, path)?,
+    let bytes = match extension(path).as_str() {
+        "parquet" => parquet_file::bytes(rows, path)?,
+        "csv" => text::bytes(rows, path)?,
         _ => return Err(ProfileError::file(path, "a profile ends in `.parquet` or `.csv`; name it so")),
     };
     write_whole(path, &bytes).map_err(ProfileError::io("write", path))
@@ -128,7 +128,11 @@ pub fn write(path: &Path, rows: &[ProfileRow]) -> Result<(), ProfileError> {
 
 /// Whether [`write()`] can write a file of this name.
 pub fn is_writable_name(path: &Path) -> bool {
-    path.extension().is_some_and(|e| e == "parquet" || e == "csv")
+    matches!(extension(path).as_str(), "parquet" | "csv")
+}
+
+fn extension(path: &Path) -> String {
+    path.extension().map_or(String::new(), |e| e.to_string_lossy().to_ascii_lowercase())
 }
 
 fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {

@@ -79,6 +79,12 @@ impl WallUs {
     }
 }
 
+/// A number as a person writes it: very large and very small ones with an exponent.
+pub fn plain(value: f64) -> String {
+    let usual = value == 0.0 || !value.is_finite() || (1e-6..1e16).contains(&value.abs());
+    if usual { value.to_string() } else { format!("{value:e}") }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -90,5 +96,11 @@ mod tests {
         assert_eq!(Megahertz(1980).to_string(), "1980 MHz");
         assert_eq!(MonoUs(5).since_us(MonoUs(7)), -2);
         assert_eq!(serde_json::to_string(&Milliwatts(3)).unwrap(), "3");
+    }
+
+    #[test]
+    fn extreme_numbers_stay_short() {
+        let texts = [0.0, -60.0, 0.9, 1e-308, 1e300, f64::INFINITY].map(plain);
+        assert_eq!(texts, ["0", "-60", "0.9", "1e-308", "1e300", "inf"]);
     }
 }

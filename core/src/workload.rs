@@ -23,6 +23,8 @@ use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 
+use crate::units::plain;
+
 /// The whole file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -78,8 +80,28 @@ pub struct Model {
     pub run: Option<Vec<String>>,
 }
 
+/// No latency, rate, load or carbon intensity lies outside.
+const PLAUSIBLE: std::ops::RangeInclusive<f64> = 1e-9..=1e12;
+
 /// Kinds of GPU that a cluster may have.
 pub const GPU_KINDS: &[&str] = &["a100", "h100", "h200"];
+
+/// The kind that a GPU's product name clearly names; `None` if it names none of [`GPU_KINDS`] or several.
+///
+/// A word of the name must begin with the kind and not go on with a digit: `A100-SXM4-80GB` is an `a100`, a `GH200`
+/// is no `h200`.
+pub fn kind_of(product: &str) -> Option<&'static str> {
+    let words: Vec<String> =
+        product.split(|c: char| !c.is_ascii_alphanumeric()).map(str::to_ascii_lowercase).collect();
+    let named = |kind: &&&str| {
+        words
+            .iter()
+            .filter_map(|w| w.strip_prefix(**kind))
+            .any(|rest| !rest.starts_with(|c: char| c.is_ascii_digit()))
+    };
+    let mut kinds = GPU_KINDS.iter().filter(named);
+    kinds.next().copied().filter(|_| kinds.next().is_none())
+}
 
 /// Why a workload file cannot be used.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -127,7 +149,7 @@ impl Workload {
         }
         positive("cluster.carbon_g_per_kwh", cluster.carbon_g_per_kwh.filter(|c| *c != 0.0))?;
         if let Some(pue) = cluster.pue.filter(|p| !(p.is_finite() && *p >= 1.0)) {
-            return Err(wrong("cluster.pue", &pue, "a number of at least 1"));
+            return Err(wrong("cluster.pue", &plain(pue), "a number of at least 1"));
         }
         if self.models.is_empty() {
             return Err(WorkloadError::Empty);
@@ -143,18 +165,32 @@ impl Workload {
             positive(&format!("latency_slo_ms of `{}`", model.name), Some(model.latency_slo_ms))?;
             positive(&format!("rate_rps of `{}`", model.name), Some(model.rate_rps))?;
             positive(&format!("max_load of `{}`", model.name), model.max_load)?;
-            if model.run.as_ref().is_some_and(Vec::is_empty) {
+            if let Some(what) = model.run.as_deref().and_then(cannot_start) {
                 let key = format!("run of `{}`", model.name);
-                return Err(wrong(&key, &"empty", "a program and its arguments, or no such line"));
+                return Err(wrong(&key, &what, "a program and its arguments, or no such line"));
             }
         }
         Ok(())
     }
 }
 
+/// What keeps an argv from being started by a shell's `env`.
+fn cannot_start(argv: &[String]) -> Option<&'static str> {
+    let Some(program) = argv.first() else { return Some("empty") };
+    if argv.iter().any(|word| word.contains('\0')) {
+        return Some("with a NUL byte, which no argument can hold");
+    }
+    if program.is_empty() {
+        return Some("without a program's name");
+    }
+    program.contains('=').then_some("with a `=` in the program's name, which `env` takes for a variable")
+}
+
 fn positive(key: &str, value: Option<f64>) -> Result<(), WorkloadError> {
     match value {
-        Some(v) if !(v.is_finite() && v > 0.0) => Err(wrong(key, &v, "a finite number above 0")),
+        Some(v) if !PLAUSIBLE.contains(&v) => {
+            Err(wrong(key, &plain(v), "a finite number above 0, from 1e-9 to 1e12"))
+        }
         _ => Ok(()),
     }
 }
@@ -177,6 +213,22 @@ mod tests {
     }
 
     #[test]
+    fn kinds_are_told_from_product_names() {
+        for (name, kind) in [
+            ("NVIDIA A100 80GB PCIe (simulated)", Some("a100")),
+            ("NVIDIA A100-SXM4-80GB", Some("a100")),
+            ("NVIDIA H200 NVL", Some("h200")),
+            ("H100PCIe", Some("h100")),
+            ("NVIDIA GH200 480GB", None),
+            ("NVIDIA H2000", None),
+            ("A100 or H100", None),
+            ("Tesla T4", None),
+        ] {
+            assert_eq!(kind_of(name), kind, "{name}");
+        }
+    }
+
+    #[test]
     fn errors_name_the_key_and_what_was_expected() {
         for (from, to, says) in [
             ("a100", "b7", "`cluster.gpu` is b7; expected `a100`"),
@@ -188,6 +240,10 @@ mod tests {
             ("gpu = \"a100\"", "gpu = \"a100\"\ngpus = 0", "cluster.gpus"),
             ("gpu = \"a100\"", "gpu = \"a100\"\npue = 0.5", "cluster.pue"),
             ("rate_rps = 10.0", "rate_rps = 10.0\nrun = []", "run of `m`"),
+            ("rate_rps = 10.0", "rate_rps = 10.0\nrun = [\"\"]", "without a program's name"),
+            ("rate_rps = 10.0", "rate_rps = 10.0\nrun = [\"A=1\", \"x\"]", "with a `=`"),
+            ("rate_rps = 10.0", "rate_rps = 10.0\nrun = [\"x\", \"\\u0000\"]", "NUL"),
+            ("10.0", "1e-308", "1e-9 to 1e12"),
         ] {
             let error = Workload::parse(&GOOD.replace(from, to)).unwrap_err().to_string();
             assert!(error.contains(says), "{to}: {error}");

@@ -23,6 +23,9 @@ use serde::{Deserialize, Serialize};
 use crate::error::FitError;
 use crate::point::Observations;
 
+/// No GPU draws more, W.
+const MAX_W: f64 = 10_000.0;
+
 /// Base power at one clock.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BasePoint {
@@ -141,8 +144,7 @@ impl BasePower {
     /// Whether the points are as [`BasePower::of_table`] would accept them.
     pub(crate) fn is_sound(&self) -> bool {
         let ascending = self.points.windows(2).all(|w| w[0].frequency_mhz < w[1].frequency_mhz);
-        let positive =
-            self.points.iter().all(|p| p.frequency_mhz > 0 && p.base_w.is_finite() && p.base_w >= 0.0);
+        let positive = self.points.iter().all(|p| p.frequency_mhz > 0 && (0.0..=MAX_W).contains(&p.base_w));
         !self.points.is_empty() && ascending && positive
     }
 
@@ -155,7 +157,7 @@ impl BasePower {
             "no rows of `@idle-context` or `@idle` and none with both avg_power_draw and a dynamic_power_draw \
              below it; profile the idle GPU, or give a table of static, fan and idle power"
         } else if !base.is_sound() || !base.points.iter().all(parts) {
-            "a clock is 0 or listed twice, or a power is negative or not a number; expected one line a clock in W"
+            "a clock is 0 or listed twice, or a power is negative, above 10000 W or not a number; expected one line a clock in W"
         } else {
             return Ok(base);
         };

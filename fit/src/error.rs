@@ -71,12 +71,14 @@ pub enum FitError {
 #[derive(Debug, thiserror::Error)]
 pub enum ModelFileError {
     /// The file could not be opened, read or written.
-    #[error("{path}: {source}")]
+    #[error("cannot {doing} the model file `{path}`: {cause}")]
     Io {
+        /// What was tried: `read` or `write`.
+        doing: &'static str,
         /// The file.
         path: String,
         /// What the system said.
-        source: std::io::Error,
+        cause: std::io::Error,
     },
     /// Written by a later version.
     #[error(
@@ -124,6 +126,14 @@ pub enum PredictError {
         model: String,
         /// Those there are.
         known: String,
+    },
+    /// The parameters give no number.
+    #[error(
+        "model `{model}` gives no finite answer at this point; its parameters are damaged, so fit it again"
+    )]
+    NoAnswer {
+        /// Model name.
+        model: String,
     },
     /// A coordinate that no GPU has.
     #[error("model `{model}`: {field} is {found}; expected {expected}")]

@@ -5,7 +5,7 @@
 //! the spread is the standard deviation of the medians over the seeds. The last line is the mean over models.
 //!
 //! Cases: the base power is the one given, or the difference on the training points of all models. A model that
-//! cannot be fitted with so few points is listed with the reason and left out of the mean.
+//! cannot be fitted with so few points, or has none left to compare with, is listed with the reason and left out of the mean.
 //!
 //! Not done: choosing anything by these errors.
 //!
@@ -136,7 +136,8 @@ pub fn evaluate(
             runs[i].push(run.map(|run| Run { trained_on: training.points.len(), ratios: ratios(run) }));
         }
     }
-    let models: Vec<ModelQuality> = seen.iter().zip(runs).map(|(s, r)| model_quality(s, r)).collect();
+    let models: Vec<ModelQuality> =
+        seen.iter().zip(runs).map(|(s, r)| model_quality(s, r, protocol.fraction)).collect();
     let mean = Errors {
         total_power: mean_of(models.iter().map(|m| m.errors.total_power)),
         dynamic_power: mean_of(models.iter().map(|m| m.errors.dynamic_power)),
@@ -211,8 +212,35 @@ pub(crate) fn quantile(ascending: &[f64], q: f64) -> f64 {
     low + (place - place.floor()) * (high - low)
 }
 
-fn model_quality(seen: &Observations, runs: Vec<Result<Run, FitError>>) -> ModelQuality {
-    let failed = runs.iter().find_map(|r| r.as_ref().err().map(ToString::to_string));
+/// Why so few or so many points cannot be held out; none if they can.
+fn unfit(points: usize, fraction: f64, runs: &[Result<Run, FitError>]) -> Option<String> {
+    let of_points = format!("a fraction of {fraction} of its {points} points");
+    if let Some(error) = runs.iter().find_map(|r| r.as_ref().err()) {
+        let FitError::TooFewPoints { found, form, needed, target, .. } = error else {
+            return Some(error.to_string());
+        };
+        let advice = if points > *needed {
+            // Some draws have fewer points with this figure than others.
+            let enough = fraction * *needed as f64 / (*found).max(1) as f64;
+            let enough = (enough.max(*needed as f64 / points as f64) * 100.0).ceil() / 100.0;
+            if enough < 1.0 {
+                format!("take a fraction of at least {enough:.2}")
+            } else {
+                "measure more".into()
+            }
+        } else {
+            format!("measure more than {needed} in all")
+        };
+        return Some(format!(
+            "{of_points} is {found} for {target}, but the {form} form needs at least {needed}; {advice}"
+        ));
+    }
+    let none_left = points > 0 && runs.iter().flatten().all(|r| r.ratios.is_empty());
+    none_left.then(|| format!("{of_points} leaves none to compare with; choose a smaller one"))
+}
+
+fn model_quality(seen: &Observations, runs: Vec<Result<Run, FitError>>, fraction: f64) -> ModelQuality {
+    let failed = unfit(seen.points.len(), fraction, &runs);
     let good: Vec<Run> = runs.into_iter().flatten().collect();
     let each: Vec<Errors> = good.iter().map(|r| errors_of(&r.ratios)).collect();
     let over_seeds = |figure: fn(&Errors) -> Option<ErrorStats>| {
@@ -225,7 +253,7 @@ fn model_quality(seen: &Observations, runs: Vec<Result<Run, FitError>>) -> Model
     ModelQuality {
         model: seen.model.clone(),
         points: seen.points.len(),
-        trained_on: good.iter().map(|r| r.trained_on as f64).sum::<f64>() / good.len().max(1) as f64,
+        trained_on: good.iter().fold(0.0, |sum, r| sum + r.trained_on as f64) / good.len().max(1) as f64,
         errors: Errors {
             total_power: over_seeds(|e| e.total_power),
             dynamic_power: over_seeds(|e| e.dynamic_power),

@@ -109,6 +109,14 @@ impl Surfaces {
         }
     }
 
+    /// Power limit at which the answers stop, W, where the form knows one.
+    pub fn cap_w(&self) -> Option<f64> {
+        match self {
+            Self::Physical(physical) | Self::Corrected(physical) => physical.cap_w,
+            Self::Polynomial(_) => None,
+        }
+    }
+
     /// Whether every parameter is one that the form can have.
     pub(crate) fn is_sound(&self) -> bool {
         match self {

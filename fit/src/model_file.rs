@@ -59,7 +59,7 @@ impl ModelFile {
     ///
     /// [`ModelFileError`], by what to do about it.
     pub fn read(path: &Path) -> Result<Self, ModelFileError> {
-        let io = |source| ModelFileError::Io { path: path.display().to_string(), source };
+        let io = |cause| ModelFileError::Io { doing: "read", path: path.display().to_string(), cause };
         Self::parse(&std::fs::read_to_string(path).map_err(io)?, path)
     }
 
@@ -74,6 +74,9 @@ impl ModelFile {
         let value: Value = serde_json::from_str(text).map_err(|e| malformed(e.to_string()))?;
         let schema = value.get("schema").and_then(Value::as_u64);
         let found = schema.ok_or_else(|| malformed("`schema` is missing or not a number".into()))?;
+        if found == 0 {
+            return Err(malformed("`schema` is 0; schemas begin with 1".into()));
+        }
         if found > SCHEMA {
             return Err(ModelFileError::NewerSchema { path, found, known: SCHEMA });
         }
@@ -91,11 +94,14 @@ impl ModelFile {
         }
         let file = Self::deserialize(&value).map_err(|e| malformed(e.to_string()))?;
         if file.base.as_ref().is_some_and(|b| !b.is_sound()) {
-            return Err(malformed(
-                "`base` wants ascending clocks and powers in W that are not negative".into(),
-            ));
+            return Err(malformed("`base` wants ascending clocks and powers of 0 to 10000 W".into()));
         }
         for (i, model) in file.models.iter().enumerate() {
+            let shares_sound = model.shares.iter().all(|s| *s > 0.0 && *s <= 1.0);
+            if !model.ranges.are_sound() || !shares_sound {
+                let what = "`ranges` or `shares` that no points can have";
+                return Err(malformed(format!("model `{}`: {what}", model.name)));
+            }
             if !model.surfaces.is_sound() || !model.intervals.are_sound() {
                 return Err(malformed(format!(
                     "model `{}`: parameters that its form cannot have",
@@ -128,7 +134,7 @@ impl ModelFile {
     ///
     /// [`ModelFileError::Io`].
     pub fn write(&self, path: &Path) -> Result<(), ModelFileError> {
-        let io = |source| ModelFileError::Io { path: path.display().to_string(), source };
+        let io = |cause| ModelFileError::Io { doing: "write", path: path.display().to_string(), cause };
         let mut name = path.as_os_str().to_owned();
         name.push(".partial");
         let partial = PathBuf::from(name);

@@ -21,7 +21,7 @@ use crate::base::BasePower;
 use crate::error::FitError;
 use crate::evaluate::{Errors, Ratios, errors_of, held_out_ratios, models_of};
 use crate::fit::{Central, Form, Surfaces, fit_form};
-use crate::point::{Observations, Point, Share};
+use crate::point::{Observation, Observations, Point, Share};
 use crate::sample::{shuffled, stream};
 
 /// What to fit, and what is known beside the rows.
@@ -49,6 +49,9 @@ pub struct Model {
     pub surfaces: Surfaces,
     /// Where it is valid.
     pub ranges: Ranges,
+    /// The shares of the SMs that were measured, other than MIG instances, ascending; 0 to 1.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shares: Vec<f64>,
     /// Errors at held-out points, %.
     pub held_out: Errors,
     /// What central values are multiplied with for 90 % intervals.
@@ -214,7 +217,7 @@ fn fit_model(
     let seen = Observations::of(name, rows);
     let surfaces = fit_form(options.form, &seen, base, options.cap_w)?;
     let compared = cross_validate(&seen, base, options);
-    let mut notes = notes(&seen, base);
+    let mut notes = notes(&seen, base, options.cap_w);
     if compared.is_none() {
         notes.push(format!(
             "{} points are too few to hold any out: no errors, no intervals",
@@ -229,6 +232,7 @@ fn fit_model(
         name: name.to_owned(),
         surfaces,
         ranges: Ranges::of(&seen),
+        shares: shares(&seen),
         held_out: errors_of(&ratios),
         intervals: Intervals {
             avg_power_draw: interval(&ratios, 0),
@@ -242,7 +246,19 @@ fn fit_model(
     Ok((model, held_out))
 }
 
-fn notes(seen: &Observations, base: Option<&BasePower>) -> Vec<String> {
+/// The different shares that are no MIG instances, ascending.
+fn shares(seen: &Observations) -> Vec<f64> {
+    let sms = |o: &Observation| match o.point.share {
+        Share::Sms(share) => Some(share),
+        Share::Slices(_) => None,
+    };
+    let mut shares: Vec<f64> = seen.points.iter().filter_map(sms).collect();
+    shares.sort_by(f64::total_cmp);
+    shares.dedup_by(|a, b| (*a - *b).abs() < 1e-6);
+    shares
+}
+
+fn notes(seen: &Observations, base: Option<&BasePower>, cap_w: Option<f64>) -> Vec<String> {
     let mut notes: Vec<String> = seen.dropped.iter().map(|d| format!("left out: {d}")).collect();
     if let Some(reason) = &seen.dynamic_refused {
         let instead = match base {
@@ -250,6 +266,16 @@ fn notes(seen: &Observations, base: Option<&BasePower>) -> Vec<String> {
             None => "no base power is known either, so dynamic power is not predicted",
         };
         notes.push(format!("{reason}; {instead}"));
+    }
+    if let Some(cap) = cap_w {
+        let above: Vec<f64> = seen.points.iter().filter_map(|o| o.average_w).filter(|w| *w > cap).collect();
+        if !above.is_empty() {
+            let most = above.iter().copied().fold(0.0, f64::max);
+            notes.push(format!(
+                "measured above the cap of {cap} W: {} points, up to {most:.1} W; predictions stop at the cap, so check it",
+                above.len()
+            ));
+        }
     }
     let ranges = Ranges::of(seen);
     let constant = [
@@ -317,6 +343,13 @@ impl Ranges {
             mig: points().any(|p| matches!(p.share, Share::Slices(_))),
             sms: points().any(|p| matches!(p.share, Share::Sms(_))),
         }
+    }
+
+    /// Whether these are spans that points can have.
+    pub(crate) fn are_sound(&self) -> bool {
+        let span = |[low, high]: [u32; 2]| low > 0 && low <= high;
+        let [low, high] = self.share;
+        span(self.frequency_mhz) && span(self.batch) && low > 0.0 && low <= high && high <= 1.0 + 1e-9
     }
 
     /// Whether a point lies within the span and its kind of share was measured.

@@ -3,7 +3,7 @@
 //! Rule: the central values come from the form; each is multiplied by the two factors of the model's intervals for
 //! the low and the high end of a 90 % interval. Throughput is batch / time of a batch.
 //!
-//! Cases: outside the ranges of the fit the answer is given and marked `extrapolated`; its interval says nothing about
+//! Cases: an interval of power ends at the power cap of the fit. Outside the ranges of the fit the answer is given and marked `extrapolated`; its interval says nothing about
 //! the distance. A figure that was never measured is absent, and so are the ends where no point could be held out.
 
 use serde::{Deserialize, Serialize};
@@ -49,7 +49,8 @@ impl ModelFile {
     pub fn predict(&self, model: &str, point: &Point) -> Result<Prediction, PredictError> {
         let found = self.model(model).ok_or_else(|| {
             let names: Vec<&str> = self.models.iter().map(|m| m.name.as_str()).collect();
-            PredictError::UnknownModel { model: model.to_owned(), known: names.join(", ") }
+            let known = if names.is_empty() { "none".into() } else { names.join(", ") };
+            PredictError::UnknownModel { model: model.to_owned(), known }
         })?;
         found.predict(point, self.base.as_ref())
     }
@@ -73,6 +74,7 @@ impl Model {
             }
             _ => {}
         }
+        let no_answer = || PredictError::NoAnswer { model: self.name.clone() };
         let Some(central) = self.surfaces.at(point, base) else {
             let found = match point.share {
                 Share::Slices(n) => n.to_string(),
@@ -85,10 +87,22 @@ impl Model {
             low: factors.map(|f| f[0] * value),
             high: factors.map(|f| f[1] * value),
         };
+        let figures = [central.average_w, central.dynamic_w, Some(central.batch_time_ms), central.latency_ms];
+        if figures.into_iter().flatten().any(|v| !(v.is_finite() && v >= 0.0)) || central.batch_time_ms == 0.0
+        {
+            return Err(no_answer());
+        }
+        let up_to = |cap: Option<f64>, i: Interval| Interval {
+            high: i.high.map(|high| cap.map_or(high, |cap| high.min(cap).max(i.value))),
+            ..i
+        };
         let intervals = &self.intervals;
+        let cap = self.surfaces.cap_w();
+        let above_base = cap.zip(base).map(|(cap, base)| (cap - base.at_w(point.frequency)).max(0.0));
+        let (average, dynamic) = (intervals.avg_power_draw, intervals.dynamic_power_draw);
         Ok(Prediction {
-            avg_power_draw: central.average_w.map(|v| with(v, intervals.avg_power_draw)),
-            dynamic_power_draw: central.dynamic_w.map(|v| with(v, intervals.dynamic_power_draw)),
+            avg_power_draw: central.average_w.map(|v| up_to(cap, with(v, average))),
+            dynamic_power_draw: central.dynamic_w.map(|v| up_to(above_base, with(v, dynamic))),
             throughput: with(1e3 * point.batch_items() / central.batch_time_ms, intervals.throughput),
             latency: central.latency_ms.map(|v| with(v, intervals.latency)),
             extrapolated: !self.ranges.contain(point),

@@ -2,6 +2,7 @@
 
 use gpumon_core::profile::{IDLE_CONTEXT, ProfileRow};
 use gpumon_core::units::Megahertz;
+use gpumon_fit::error::PredictError;
 use gpumon_fit::evaluate::{Protocol, evaluate};
 use gpumon_fit::fit::Form;
 use gpumon_fit::model_file::ModelFile;
@@ -161,6 +162,23 @@ fn a_model_that_cannot_be_fitted_is_listed_beside_those_that_can() {
 }
 
 #[test]
+fn fractions_that_leave_too_few_or_too_many_points_say_what_would_do() {
+    let note = |rows: &[ProfileRow], fraction: f64| {
+        let (form, mapping) = (Form::Physical, Mapping::Level);
+        let protocol = Protocol { form, mapping, fraction, seeds: vec![1, 2], cap_w: None };
+        evaluate(rows, None, &protocol).unwrap().models[0].note.clone().unwrap_or_default()
+    };
+    let few = note(&full(), 0.02);
+    assert!(few.contains("is 3 for throughput, but the physical form needs at least 10"), "{few}");
+    assert!(few.contains("at least 0.08"), "{few}");
+    assert_eq!(note(&full(), 0.08), "");
+    let all = note(&full(), 0.999);
+    assert!(all.contains("leaves none to compare with"), "{all}");
+    let small = note(&full()[..8], 0.5);
+    assert!(small.contains("measure more than 10 in all"), "{small}");
+}
+
+#[test]
 fn options_and_mixed_gpus_are_refused_by_name() {
     let options = FitOptions { cap_w: Some(-1.0), ..FitOptions::default() };
     assert!(fit_models(&full(), &options).unwrap_err().to_string().contains("power cap is -1 W"));
@@ -210,8 +228,10 @@ proptest! {
             let text = file.text().unwrap();
             let read = ModelFile::parse(&text, "random.json".as_ref()).unwrap();
             prop_assert_eq!(read.text().unwrap(), text);
-            let answer = file.predict("random", &point(4, 3, 900)).unwrap();
-            prop_assert!(answer.throughput.value >= 0.0, "{:?}", answer);
+            match file.predict("random", &point(4, 3, 900)) {
+                Ok(answer) => prop_assert!(answer.throughput.value >= 0.0, "{:?}", answer),
+                Err(error) => prop_assert!(matches!(error, PredictError::NoAnswer { .. }), "{}", error),
+            }
         }
         let protocol = Protocol { form, mapping: Mapping::Physical, fraction: 0.5, seeds: vec![1], cap_w: cap };
         if let Ok(quality) = evaluate(&rows, None, &protocol) {

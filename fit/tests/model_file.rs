@@ -5,10 +5,12 @@
 use std::path::Path;
 
 use gpumon_core::profile::ProfileRow;
+use gpumon_core::units::Megahertz;
 use gpumon_fit::error::ModelFileError;
 use gpumon_fit::fit::Form;
 use gpumon_fit::model_file::ModelFile;
 use gpumon_fit::models::{FitOptions, fit_models};
+use gpumon_fit::point::{Point, Share};
 use serde_json::{Value, json};
 
 fn rows() -> Vec<ProfileRow> {
@@ -60,6 +62,7 @@ fn a_model_says_form_parameters_ranges_errors_and_hash() {
     assert!(model["parameters"]["batch_time"]["sm_cycles_per_item"]["std_error"].as_f64().unwrap() >= 0.0);
     assert_eq!(model["ranges"]["frequency_mhz"], json!([500, 1300]));
     assert!(model["held_out"]["batch_time"]["median_pct"].is_number());
+    assert_eq!(model["shares"], json!([0.25, 0.5, 1.0]));
     assert_eq!(model["rows"]["sha256"].as_str().unwrap().len(), 64);
 }
 
@@ -87,6 +90,10 @@ fn damaged_files_are_refused_with_the_model() {
         (|v: &mut Value| v["models"][0]["parameters"] = json!({}), "model `m`"),
         (|v: &mut Value| v["models"][0]["intervals"]["latency"] = json!([2.0, 1.0]), "model `m`"),
         (|v: &mut Value| v["base"]["points"] = json!([]), "`base`"),
+        (|v: &mut Value| v["base"]["points"][0]["base_w"] = json!(1e9), "`base`"),
+        (|v: &mut Value| v["models"][0]["ranges"]["batch"] = json!([8, 1]), "`ranges`"),
+        (|v: &mut Value| v["models"][0]["shares"] = json!([0.5, 7.0]), "`ranges` or `shares`"),
+        (|v: &mut Value| v["schema"] = json!(0), "`schema` is 0"),
         (|v: &mut Value| v["schema"] = json!("one"), "`schema`"),
         (
             |v: &mut Value| {
@@ -95,7 +102,7 @@ fn damaged_files_are_refused_with_the_model() {
             },
             "listed twice",
         ),
-    ] as [(fn(&mut Value), &str); 6]
+    ] as [(fn(&mut Value), &str); 10]
     {
         let error = parse_changed(change).unwrap_err().to_string();
         assert!(error.contains(text) && error.contains("models.json"), "{error}");
@@ -103,9 +110,25 @@ fn damaged_files_are_refused_with_the_model() {
     assert!(
         ModelFile::parse("[", Path::new("x")).unwrap_err().to_string().contains("`gpumon fit` writes one")
     );
-    assert!(
-        ModelFile::read(Path::new("/nowhere/m.json")).unwrap_err().to_string().contains("/nowhere/m.json")
-    );
+    let error = ModelFile::read(Path::new("/nowhere/m.json")).unwrap_err();
+    assert!(error.to_string().contains("cannot read the model file `/nowhere/m.json`"), "{error}");
+    assert!(std::error::Error::source(&error).is_none(), "what the system said is told once");
+}
+
+#[test]
+fn intervals_end_at_the_cap_and_points_above_it_are_noted() {
+    let cap = 200.0;
+    let options = FitOptions { form: Form::Physical, cap_w: Some(cap), ..FitOptions::default() };
+    let fitted = fit_models(&rows(), &options).unwrap();
+    let model = &fitted.models[0];
+    let note = model.notes.iter().find(|n| n.contains("above the cap of 200 W: 5 points, up to 222.5 W"));
+    assert!(note.is_some(), "{:?}", model.notes);
+    let point = Point { batch: 16, share: Share::Sms(1.0), frequency: Megahertz(1300) };
+    let base = fitted.base.as_ref();
+    let told = model.predict(&point, base).unwrap();
+    let (average, dynamic) = (told.avg_power_draw.unwrap(), told.dynamic_power_draw.unwrap());
+    assert!(average.value > 190.0 && average.high.unwrap() <= cap, "{average:?}");
+    assert!(dynamic.high.unwrap() <= cap - base.unwrap().at_w(point.frequency) + 1e-9, "{dynamic:?}");
 }
 
 #[test]

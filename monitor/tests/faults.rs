@@ -20,6 +20,7 @@ enum Fault {
     PowerFails,
     PowerGarbage,
     Lost,
+    LostForAWhile,
     RingUnread,
     CounterResets,
     SlowFails,
@@ -35,6 +36,10 @@ struct Faulty {
 }
 
 impl Faulty {
+    fn is_lost(&self) -> bool {
+        self.now(Fault::Lost) || self.now(Fault::LostForAWhile)
+    }
+
     fn now(&self, fault: Fault) -> bool {
         self.fault == fault && (self.from..self.to).contains(&self.clock.mono())
     }
@@ -45,7 +50,7 @@ impl Device for Faulty {
         self.inner.identity()
     }
     fn power(&self) -> Result<Power, ReadError> {
-        if self.now(Fault::Lost) {
+        if self.is_lost() {
             return Err(ReadError::Lost("it fell off the bus".into()));
         }
         if self.now(Fault::PowerFails) {
@@ -59,7 +64,7 @@ impl Device for Faulty {
         self.inner.sm_clock()
     }
     fn power_samples(&self, newer_than: WallUs, into: &mut Vec<PowerSample>) -> Result<(), ReadError> {
-        if self.now(Fault::Lost) {
+        if self.is_lost() {
             return Err(ReadError::Lost("it fell off the bus".into()));
         }
         if self.now(Fault::RingUnread) {
@@ -76,13 +81,19 @@ impl Device for Faulty {
             self.slow_calls.fetch_add(1, Ordering::Relaxed);
         }
         match sensor {
-            _ if self.now(Fault::Lost) => Err(ReadError::Lost("it fell off the bus".into())),
+            _ if self.is_lost() => Err(ReadError::Lost("it fell off the bus".into())),
             SlowSensor::Temperature if self.now(Fault::SlowFails) => Err(ReadError::Transient("no".into())),
             _ => self.inner.slow(sensor),
         }
     }
     fn activity(&self) -> Result<Activity, ReadError> {
         self.inner.activity()
+    }
+    fn can_return(&self) -> bool {
+        self.fault == Fault::LostForAWhile
+    }
+    fn attach_again(&self) -> Result<(), ReadError> {
+        if self.is_lost() { Err(ReadError::Lost("it fell off the bus".into())) } else { Ok(()) }
     }
 }
 
@@ -194,6 +205,27 @@ fn a_lost_gpu_ends_its_own_lanes_only() {
     assert!(lost[0].detail.as_deref().unwrap().contains("fell off the bus"));
     assert!(rows.fast.iter().filter(|r| r.gpu == 0).all(|r| r.mono_us < 5 * SECOND));
     assert!(rows.ring.iter().filter(|r| r.gpu == 0).all(|r| r.mono_us < 6 * SECOND));
+}
+
+#[test]
+fn a_gpu_that_comes_back_is_read_on_and_the_gap_has_its_span() {
+    let (rows, _) = record(Fault::LostForAWhile, None);
+    assert_eq!(events(&rows, EventKind::GpuLost).len(), 1, "{:?}", rows.events);
+    let gaps = events(&rows, EventKind::Gap);
+    assert_eq!(gaps.len(), 1, "{:?}", rows.events);
+    let (from, to) = (gaps[0].from_us.unwrap(), gaps[0].to_us.unwrap());
+    assert!((5 * SECOND..=5_100_000).contains(&from) && (9 * SECOND..=10 * SECOND).contains(&to), "{gaps:?}");
+    let fast: Vec<i64> = rows.fast.iter().filter(|r| r.gpu == 0).map(|r| r.mono_us).collect();
+    assert_eq!(fast.len() as i64 + gaps[0].count.unwrap(), 200, "each tick is a row or in the gap");
+    assert!(fast.iter().all(|at| *at < from || *at >= to));
+    assert!(fast.windows(2).all(|w| w[0] < w[1]) && *fast.last().unwrap() > 19 * SECOND);
+    for gpu_rows in [
+        rows.ring.iter().filter(|r| r.gpu == 0).map(|r| r.mono_us).max(),
+        rows.slow.iter().filter(|r| r.gpu == 0 && r.temp_c.is_some()).map(|r| r.mono_us).max(),
+    ] {
+        assert!(gpu_rows.unwrap() > 19 * SECOND, "all lanes go on");
+    }
+    assert_eq!(events(&rows, EventKind::RingLost).len(), 1, "the ring holds less than four seconds");
 }
 
 #[test]

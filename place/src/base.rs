@@ -3,7 +3,8 @@
 //! Rule: base(f) = static(f) + fan(f) + idle(f), in W, paid once for a GPU however many models share it.
 //! Cases: a CSV `frequency_mhz,static_w,fan_w,idle_w`; or the idle rows of a profile, where the GPU without a
 //! context counts as static (its fan is in it), and what a context adds as idle.
-//! Not done: a clock that is not in the table has no base power; nothing is interpolated.
+//! [`BasePower::with`] adds clocks that lie between others, for candidates that a model predicts.
+//! Not done: a clock that is not in the table has no base power; for measured rows nothing is interpolated.
 //!
 //! Source: EnerTune (SOSP'26), the planner's power model: the base is paid once for a shared GPU.
 
@@ -40,8 +41,20 @@ pub enum BaseError {
     /// It is not a CSV of this shape.
     #[error("base power: {0}; expected the columns frequency_mhz,static_w,fan_w,idle_w with numbers")]
     Shape(String),
-    /// A power is negative or not a number.
-    #[error("base power at {0} MHz is not a finite power of at least 0 W")]
+    /// A cell cannot be used.
+    #[error("line {line}, column `{column}`: found `{found}`, expected {expected}")]
+    Cell {
+        /// Line of the text, from 1.
+        line: u64,
+        /// The column.
+        column: &'static str,
+        /// What stands there.
+        found: String,
+        /// What should.
+        expected: &'static str,
+    },
+    /// A power is out of its range.
+    #[error("base power at {0} MHz is not a power of 0 to 10000 W")]
     Value(u32),
     /// A clock is listed twice.
     #[error("base power lists {0} MHz twice; keep one row")]
@@ -51,23 +64,39 @@ pub enum BaseError {
     Empty,
 }
 
-#[derive(Deserialize)]
-struct Row {
-    frequency_mhz: u32,
-    static_w: f64,
-    fan_w: f64,
-    idle_w: f64,
-}
+/// Columns of the table.
+const COLUMNS: [&str; 4] = ["frequency_mhz", "static_w", "fan_w", "idle_w"];
+/// What a GPU can draw, W.
+const WATTS: std::ops::RangeInclusive<f64> = 0.0..=10_000.0;
 
 impl BasePower {
     /// The table in a CSV text with the columns `frequency_mhz,static_w,fan_w,idle_w`.
     pub fn parse(text: &str) -> Result<Self, BaseError> {
-        let mut reader = csv::Reader::from_reader(text.as_bytes());
+        let shape = |e: csv::Error| BaseError::Shape(e.to_string());
+        let mut reader = csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(text.as_bytes());
+        let header = reader.headers().map_err(shape)?.clone();
+        let place = |column: &'static str| {
+            let lacks = || BaseError::Shape(format!("line 1 has no column `{column}`"));
+            header.iter().position(|name| name == column).ok_or_else(lacks)
+        };
+        let places = [place(COLUMNS[0])?, place(COLUMNS[1])?, place(COLUMNS[2])?, place(COLUMNS[3])?];
         let mut parts = Vec::new();
-        for row in reader.deserialize() {
-            let row: Row = row.map_err(|e| BaseError::Shape(e.to_string()))?;
-            let Row { static_w, fan_w, idle_w, .. } = row;
-            parts.push((row.frequency_mhz, BaseParts { static_w, fan_w, idle_w }));
+        for record in reader.records() {
+            let record = record.map_err(shape)?;
+            let cell = |i: usize| record.get(places[i]).unwrap_or_default();
+            let wrong = |i: usize, expected| BaseError::Cell {
+                line: record.position().map_or(0, csv::Position::line),
+                column: COLUMNS[i],
+                found: cell(i).chars().take(40).collect(),
+                expected,
+            };
+            let mhz = cell(0).parse::<u32>().ok().filter(|mhz| *mhz > 0);
+            let mhz = mhz.ok_or_else(|| wrong(0, "a whole clock in MHz, 1 or above"))?;
+            let watts = |i: usize| {
+                let power = cell(i).parse::<f64>().ok().filter(|w| WATTS.contains(w));
+                power.ok_or_else(|| wrong(i, "a power of 0 to 10000 W"))
+            };
+            parts.push((mhz, BaseParts { static_w: watts(1)?, fan_w: watts(2)?, idle_w: watts(3)? }));
         }
         Self::new(parts)
     }
@@ -76,7 +105,7 @@ impl BasePower {
     pub fn new(parts: impl IntoIterator<Item = (u32, BaseParts)>) -> Result<Self, BaseError> {
         let mut table = BTreeMap::new();
         for (mhz, p) in parts {
-            if ![p.static_w, p.fan_w, p.idle_w].iter().all(|w| w.is_finite() && *w >= 0.0) {
+            if ![p.static_w, p.fan_w, p.idle_w].iter().all(|w| WATTS.contains(w)) {
                 return Err(BaseError::Value(mhz));
             }
             if table.insert(mhz, p).is_some() {
@@ -101,6 +130,25 @@ impl BasePower {
                 .then_some((mhz, BaseParts { static_w, fan_w: 0.0, idle_w: with_context_w - static_w }))
         });
         Self::new(parts.collect::<Vec<_>>())
+    }
+
+    /// The table with these clocks (MHz) added, each part linear between the clocks on both sides; clocks outside the
+    /// table's are not added.
+    pub fn with(&self, clocks: impl IntoIterator<Item = u32>) -> Self {
+        let mut table = self.0.clone();
+        for mhz in clocks {
+            let (below, above) = (self.0.range(..=mhz).next_back(), self.0.range(mhz..).next());
+            let (Some((low, a)), Some((high, b))) = (below, above) else { continue };
+            let span = f64::from(high - low).max(1.0);
+            let part = f64::from(mhz - low) / span;
+            let linear = |a: f64, b: f64| a + part * (b - a);
+            table.entry(mhz).or_insert(BaseParts {
+                static_w: linear(a.static_w, b.static_w),
+                fan_w: linear(a.fan_w, b.fan_w),
+                idle_w: linear(a.idle_w, b.idle_w),
+            });
+        }
+        Self(table)
     }
 
     /// Base power at this clock, W.
@@ -131,14 +179,34 @@ mod tests {
     }
 
     #[test]
+    fn clocks_between_are_added_and_others_are_not() {
+        let base = BasePower::parse("frequency_mhz,static_w,fan_w,idle_w\n200,20,1,1\n400,30,1,3\n").unwrap();
+        let more = base.with([200, 300, 350, 100, 500]);
+        assert_eq!([200, 300, 400].map(|f| more.at_w(f)), [Some(22.0), Some(28.0), Some(34.0)]);
+        assert_eq!((more.at_w(350), more.at_w(100), more.at_w(500)), (Some(31.0), None, None));
+    }
+
+    #[test]
     fn bad_tables_are_named() {
         let head = "frequency_mhz,static_w,fan_w,idle_w\n";
         let parse = |rows: &str| BasePower::parse(&format!("{head}{rows}")).unwrap_err();
         assert_eq!(parse(""), BaseError::Empty);
         assert_eq!(parse("210,1,1,1\n210,1,1,1\n"), BaseError::Twice(210));
-        assert_eq!(parse("210,-1,1,1\n"), BaseError::Value(210));
-        assert_eq!(parse("210,NaN,1,1\n"), BaseError::Value(210));
-        assert!(parse("210,x,1,1\n").to_string().contains("frequency_mhz"));
+        for (row, says) in [
+            ("210,-1,1,1", "line 2, column `static_w`: found `-1`"),
+            ("210,1,NaN,1", "line 2, column `fan_w`: found `NaN`"),
+            ("210,1,1,x", "line 2, column `idle_w`: found `x`, expected a power of 0 to 10000 W"),
+            ("0,1,1,1", "line 2, column `frequency_mhz`: found `0`"),
+            ("210.5,1,1,1", "expected a whole clock"),
+            ("210,1,1,1e5", "column `idle_w`"),
+        ] {
+            let text = parse(&format!("{row}\n")).to_string();
+            assert!(text.contains(says), "{row}: {text}");
+        }
+        let parts = BaseParts { static_w: f64::NAN, fan_w: 0.0, idle_w: 0.0 };
+        assert_eq!(BasePower::new([(210, parts)]), Err(BaseError::Value(210)));
+        let text = BasePower::parse("frequency_mhz,static_w\n210,1\n").unwrap_err().to_string();
+        assert!(text.contains("no column `fan_w`"), "{text}");
     }
 
     #[test]

@@ -119,11 +119,83 @@ fn of_row(row: &ProfileRow, sharing: Sharing, geometry: &MigGeometry) -> Option<
     })
 }
 
+/// Why no row of a model can be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unusable {
+    /// There is none of this model.
+    NotThere,
+    /// None of them is valid; the reason of the first.
+    Invalid(Option<String>),
+    /// None is of this kind of sharing.
+    Sharing(Sharing),
+    /// None of those of this kind of sharing has dynamic power, or times.
+    Figures,
+    /// None of those is at a clock of the problem; the clocks that they are at, MHz.
+    Clocks(Vec<u32>),
+}
+
+/// Why [`of_model`] finds nothing for these arguments.
+pub fn unusable(model: &str, rows: &[ProfileRow], sharing: Sharing, geometry: &MigGeometry) -> Unusable {
+    let of_model: Vec<&ProfileRow> = rows.iter().filter(|row| row.model == model).collect();
+    let Some(first) = of_model.first() else { return Unusable::NotThere };
+    let valid: Vec<&ProfileRow> = of_model.iter().copied().filter(|row| row.valid).collect();
+    if valid.is_empty() {
+        return Unusable::Invalid(first.reason.clone());
+    }
+    let shared = |row: &&&ProfileRow| row.mig_slices.is_some() == (sharing == Sharing::Mig);
+    if valid.iter().filter(shared).count() == 0 {
+        return Unusable::Sharing(sharing);
+    }
+    let mut clocks: Vec<u32> = valid
+        .iter()
+        .filter_map(|row| of_row(row, sharing, geometry))
+        .map(|candidate| candidate.frequency_mhz)
+        .collect();
+    clocks.sort_unstable();
+    clocks.dedup();
+    if clocks.is_empty() { Unusable::Figures } else { Unusable::Clocks(clocks) }
+}
+
+impl fmt::Display for Unusable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotThere => {
+                f.write_str("the profile has no row of it; profile it, or take it out of the workload")
+            }
+            Self::Invalid(reason) => write!(
+                f,
+                "none of its rows is valid ({}); measure it again",
+                reason.as_deref().unwrap_or("no reason is given")
+            ),
+            Self::Sharing(Sharing::Mig) => f.write_str(
+                "none of its rows is of a MIG instance, but cluster.sharing is `mig`; profile it with `mig_slices`, or \
+                 let cluster.sharing be `mps`",
+            ),
+            Self::Sharing(Sharing::Mps) => f.write_str(
+                "its rows are of MIG instances, but cluster.sharing is `mps`; profile it with a `share`, or let \
+                 cluster.sharing be `mig`",
+            ),
+            Self::Figures => f.write_str(
+                "none of its rows has a dynamic power beside latency and throughput; measure the idle GPU at each clock \
+                 and take it off avg_power_draw",
+            ),
+            Self::Clocks(clocks) => {
+                let clocks: Vec<_> = clocks.iter().map(u32::to_string).collect();
+                write!(
+                    f,
+                    "none of its rows is at a clock of cluster.frequencies_mhz; they are at {} MHz",
+                    clocks.join(", ")
+                )
+            }
+        }
+    }
+}
+
 /// Which demand of a model no candidate meets.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Binding {
     /// The profile has no usable row of the model.
-    NoRows,
+    NoRows(Unusable),
     /// No batch is answered within the SLO.
     Latency {
         /// The fastest candidate.
@@ -160,35 +232,43 @@ impl fmt::Display for Infeasible {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { model, latency_slo_ms: slo, rate_rps: rate, .. } = self;
         match &self.binding {
-            Binding::NoRows => write!(
-                f,
-                "`{model}` has no usable row in the profile at these clocks and this kind of sharing; profile it, or take \
-                 it out of the workload"
-            ),
+            Binding::NoRows(why) => write!(f, "`{model}` has no usable row: {why}"),
             Binding::Latency { nearest } => write!(
                 f,
                 "`{model}`: latency binds: no batch is answered within {slo} ms; the nearest is {:.4} ms ({nearest}), \
                  so latency_slo_ms must be at least that",
-                nearest.latency_ms
+                at_least(nearest.latency_ms)
             ),
             Binding::Rate { nearest } => write!(
                 f,
                 "`{model}`: rate binds: nothing serves {rate} items/s; the nearest is {:.4} items/s ({nearest}), so \
                  rate_rps or the load must come down to that",
-                nearest.throughput_rps
+                at_most(nearest.throughput_rps)
             ),
             Binding::Together { in_time, at_rate } => write!(
                 f,
                 "`{model}`: latency and rate bind together: within {slo} ms at most {:.4} items/s ({in_time}) of \
                  {rate}; at that rate at least {:.4} ms ({at_rate})",
-                in_time.throughput_rps, at_rate.latency_ms
+                at_most(in_time.throughput_rps),
+                at_least(at_rate.latency_ms)
             ),
         }
     }
 }
 
-/// What binds when none of `candidates` meets both demands.
-pub fn binding(candidates: &[Candidate], latency_slo_ms: f64, rate_rps: f64) -> Binding {
+/// A number with four decimals that is no less, so that what it promises holds.
+fn at_least(value: f64) -> f64 {
+    let near = (value * 1e4).round() / 1e4;
+    if near >= value { near } else { (value * 1e4).ceil() / 1e4 }
+}
+
+/// A number with four decimals that is no more.
+fn at_most(value: f64) -> f64 {
+    -at_least(-value)
+}
+
+/// What binds when none of `candidates` meets both demands; `None` if there are none.
+pub fn binding(candidates: &[Candidate], latency_slo_ms: f64, rate_rps: f64) -> Option<Binding> {
     let fastest = |list: &mut dyn Iterator<Item = &Candidate>| {
         list.min_by(|a, b| a.latency_ms.total_cmp(&b.latency_ms)).copied()
     };
@@ -198,13 +278,9 @@ pub fn binding(candidates: &[Candidate], latency_slo_ms: f64, rate_rps: f64) -> 
     let in_time = widest(&mut candidates.iter().filter(|c| c.latency_ms <= latency_slo_ms));
     let at_rate = fastest(&mut candidates.iter().filter(|c| c.throughput_rps >= rate_rps));
     match (in_time, at_rate) {
-        (Some(in_time), Some(at_rate)) => Binding::Together { in_time, at_rate },
-        (None, _) => {
-            fastest(&mut candidates.iter()).map_or(Binding::NoRows, |nearest| Binding::Latency { nearest })
-        }
-        (_, None) => {
-            widest(&mut candidates.iter()).map_or(Binding::NoRows, |nearest| Binding::Rate { nearest })
-        }
+        (Some(in_time), Some(at_rate)) => Some(Binding::Together { in_time, at_rate }),
+        (None, _) => fastest(&mut candidates.iter()).map(|nearest| Binding::Latency { nearest }),
+        (_, None) => widest(&mut candidates.iter()).map(|nearest| Binding::Rate { nearest }),
     }
 }
 
@@ -240,20 +316,45 @@ mod tests {
     fn what_binds_is_named_with_the_nearest() {
         let list = some(&[row(1, 2.0, 100.0), row(8, 9.0, 400.0)]);
         assert!(
-            matches!(binding(&list, 1.0, 10.0), Binding::Latency { nearest } if nearest.latency_ms == 2.0)
+            matches!(binding(&list, 1.0, 10.0), Some(Binding::Latency { nearest }) if nearest.latency_ms == 2.0)
         );
         assert!(
-            matches!(binding(&list, 9.0, 500.0), Binding::Rate { nearest } if nearest.throughput_rps == 400.0)
+            matches!(binding(&list, 9.0, 500.0), Some(Binding::Rate { nearest }) if nearest.throughput_rps == 400.0)
         );
-        assert!(matches!(binding(&list, 5.0, 300.0), Binding::Together { in_time, at_rate }
+        assert!(matches!(binding(&list, 5.0, 300.0), Some(Binding::Together { in_time, at_rate })
             if in_time.batch == 1 && at_rate.batch == 8));
-        assert_eq!(binding(&[], 5.0, 300.0), Binding::NoRows);
+        assert_eq!(binding(&[], 5.0, 300.0), None);
         let text = Infeasible {
             model: "m".into(),
             latency_slo_ms: 1.0,
             rate_rps: 10.0,
-            binding: binding(&list, 1.0, 10.0),
+            binding: binding(&list, 1.0, 10.0).unwrap(),
         };
         assert!(text.to_string().contains("2.0000 ms (batch 1, 2 slices, 600 MHz)"), "{text}");
+    }
+
+    #[test]
+    fn the_nearest_is_rounded_so_that_it_holds() {
+        assert_eq!((at_least(2.00001), at_most(399.99999)), (2.0001, 399.9999));
+        for value in [2.0, 0.1 + 0.2, 1.1, 4.015, 1e-9, 123_456.789_012] {
+            let parsed = |v: f64| format!("{v:.4}").parse::<f64>().unwrap();
+            assert!(parsed(at_least(value)) >= value && parsed(at_most(value)) <= value, "{value}");
+        }
+    }
+
+    #[test]
+    fn causes_of_no_usable_row_are_told_apart() {
+        let of = |rows: &[ProfileRow], sharing| unusable("m", rows, sharing, &SEVEN_SLICES);
+        let good = row(1, 1.0, 1.0);
+        let reason = Some("too hot".to_owned());
+        let broken = ProfileRow { valid: false, reason: reason.clone(), ..good.clone() };
+        let no_power = ProfileRow { dynamic_power_draw: None, ..good.clone() };
+        let share = ProfileRow { mig_slices: None, ..good.clone() };
+        assert_eq!(of(&[], Sharing::Mig), Unusable::NotThere);
+        assert_eq!(of(&[broken], Sharing::Mig), Unusable::Invalid(reason));
+        assert_eq!(of(std::slice::from_ref(&good), Sharing::Mps), Unusable::Sharing(Sharing::Mps));
+        assert_eq!(of(&[share], Sharing::Mig), Unusable::Sharing(Sharing::Mig));
+        assert_eq!(of(&[no_power], Sharing::Mig), Unusable::Figures);
+        assert_eq!(of(&[good], Sharing::Mig), Unusable::Clocks(vec![600]));
     }
 }

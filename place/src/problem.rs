@@ -14,8 +14,11 @@ use gpumon_core::profile::ProfileRow;
 use gpumon_core::workload::{Sharing, Workload};
 
 use crate::base::BasePower;
-use crate::candidate::{self, Candidate, Infeasible};
+use crate::candidate::{self, Binding, Candidate, Infeasible};
 use crate::cost::{Carbon, Cost, Load, Objective};
+
+/// Loads that can be asked for.
+pub const LOAD: std::ops::RangeInclusive<f64> = 1e-6..=1e6;
 
 /// The inputs of a problem.
 #[derive(Clone, Debug)]
@@ -109,8 +112,8 @@ pub enum ProblemError {
         /// The clock, MHz.
         mhz: u32,
     },
-    /// A load is not a number above 0.
-    #[error("the load {0} is not a finite number above 0; 1 is the workload's rate")]
+    /// A load is out of its range.
+    #[error("the load {0} is not a finite number from 1e-6 to 1e6; 1 is the workload's rate")]
     Load(f64),
     /// The bound on GPUs is 0.
     #[error("0 GPUs serve nothing; ask for at least 1, or for as many as it takes")]
@@ -126,7 +129,7 @@ impl Problem {
     pub fn new(ask: &Ask) -> Result<Self, ProblemError> {
         let Ask { workload, rows, base, .. } = ask;
         let cluster = &workload.cluster;
-        if !(ask.load.is_finite() && ask.load > 0.0) {
+        if !LOAD.contains(&ask.load) {
             return Err(ProblemError::Load(ask.load));
         }
         let gpus = ask.gpus.or(cluster.gpus);
@@ -146,7 +149,10 @@ impl Problem {
                 (0..candidates.len()).filter(|&i| candidates[i].meets(latency_slo_ms, rate_rps)).collect();
             let name = model.name.clone();
             if feasible.is_empty() {
-                let binding = candidate::binding(&candidates, latency_slo_ms, rate_rps);
+                let binding =
+                    candidate::binding(&candidates, latency_slo_ms, rate_rps).unwrap_or_else(|| {
+                        Binding::NoRows(candidate::unusable(&name, rows, sharing, &SEVEN_SLICES))
+                    });
                 infeasible.push(Infeasible { model: name, latency_slo_ms, rate_rps, binding });
             } else {
                 models.push(Demand { name, latency_slo_ms, rate_rps, candidates, feasible });

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use gpumon_core::workload::Workload;
-use gpumon_place::emit::sh::{quote, scripts};
+use gpumon_place::emit::sh::{is_ours, quote, scripts};
 use gpumon_place::emit::{EmitError, Emitted};
 use gpumon_place::plan::Plan;
 use gpumon_place::{Ask, Objective, Problem, place};
@@ -254,6 +254,20 @@ fn mps_partitions_get_their_percentage() {
     let log = ground.read("log");
     let tail: Vec<&str> = log.lines().skip(1).collect();
     assert_eq!(tail, ["mps -d", "worker 40.0000 3", "mps quit", "-i 3 -rgc"]);
+}
+
+#[test]
+fn scripts_are_known_as_ours_and_say_that_they_are_simulated() {
+    let (mut plan, workload) = planned(&[("a".into(), vec!["true".into()])]);
+    for simulated in [false, true] {
+        plan.simulated = simulated;
+        let script = &scripts(&plan, &workload).unwrap()[0];
+        accepted(script);
+        assert!(is_ours(script.text.as_bytes()));
+        assert_eq!(script.text.contains("\n# Simulated: "), simulated, "{}", script.text);
+        assert!(!script.text.contains("@SIMULATED@"));
+    }
+    assert!(!is_ours(b"#!/bin/sh\nrm -rf mine\n"));
 }
 
 #[test]

@@ -4,10 +4,12 @@
 //! that was cut off is dropped; everything before it is taken up again, if it is of the same sweep.
 //! Cases: a file without a whole first line begins anew; another sweep's file, or a broken line in the middle, is an
 //! error that names file and line.
-//! Not done here: keeping two sweeps from writing one journal at once.
+//! Whoever writes it holds a lock on it, which goes with the process; a second sweep is refused.
+//! Not done here: locking on file systems without `flock`; whether the rows are those of the plan, which the sweep checks.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 
 use gpumon_core::profile::ProfileRow;
@@ -38,15 +40,18 @@ pub(crate) struct Entry {
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     /// The file system says no.
-    #[error("cannot {doing} `{}`: {source}", path.display())]
+    #[error("cannot {doing} `{}`: {cause}", path.display())]
     Io {
         /// What was tried.
         doing: &'static str,
         /// The journal.
         path: PathBuf,
         /// Why not.
-        source: io::Error,
+        cause: io::Error,
     },
+    /// Another process sweeps into it right now.
+    #[error("`{}` is being written by another sweep; wait for it, or name another output", .0.display())]
+    Busy(PathBuf),
     /// It was begun by another sweep.
     #[error(
         "`{}` belongs to another sweep: its {what}; give the arguments of that sweep to finish it, another output, or \
@@ -88,11 +93,14 @@ impl Journal {
     pub(crate) fn open(path: PathBuf, heading: &Heading) -> Result<(Self, Vec<Entry>), JournalError> {
         let fail = |doing| {
             let path = path.clone();
-            move |source| JournalError::Io { doing, path, source }
+            move |cause| JournalError::Io { doing, path, cause }
         };
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
         let mut file = options.open(&path).map_err(fail("open"))?;
+        if !try_lock(&file).map_err(fail("lock"))? {
+            return Err(JournalError::Busy(path));
+        }
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(fail("read"))?;
         bytes.truncate(bytes.iter().rposition(|b| *b == b'\n').map_or(0, |end| end + 1));
@@ -113,16 +121,34 @@ impl Journal {
             self.file.write_all(&text)?;
             self.file.sync_data()
         });
-        written.map_err(|source| JournalError::Io { doing: "write", path: self.path.clone(), source })
+        written.map_err(|cause| JournalError::Io { doing: "write", path: self.path.clone(), cause })
     }
 
     /// Removes the journal.
     pub(crate) fn remove(self) -> Result<(), JournalError> {
-        std::fs::remove_file(&self.path).map_err(|source| JournalError::Io {
+        std::fs::remove_file(&self.path).map_err(|cause| JournalError::Io {
             doing: "remove",
             path: self.path.clone(),
-            source,
+            cause,
         })
+    }
+}
+
+/// Tries to lock a file without waiting; false if somebody else holds it.
+#[allow(unsafe_code)]
+fn try_lock(file: &File) -> io::Result<bool> {
+    loop {
+        // SAFETY: the descriptor is open as long as `file` is borrowed; flock touches no memory.
+        if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
+            return Ok(true);
+        }
+        let error = io::Error::last_os_error();
+        match error.raw_os_error() {
+            Some(libc::EINTR) => {}
+            Some(libc::EWOULDBLOCK) => return Ok(false),
+            Some(libc::EOPNOTSUPP) => return Ok(true),
+            _ => return Err(error),
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use gpumon_core::profile::{IDLE_CONTEXT, ProfileRow};
+use gpumon_core::profile::{IDLE, IDLE_CONTEXT, ProfileRow};
 use gpumon_core::profile_io::{self, ProfileError};
 use gpumon_core::units::{Megahertz, MonoUs, US_PER_S};
 
@@ -24,6 +24,9 @@ use crate::workload::{Workload, WorkloadError};
 
 /// So many points that fail one after another end a sweep: something is wrong with more than the points.
 const FAILURES_IN_A_ROW: usize = 5;
+
+/// No sweep takes longer, µs.
+const MAX_US: i64 = 100 * 365 * 86_400 * US_PER_S;
 
 /// What a sweep will measure.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -158,7 +161,8 @@ pub enum SweepError {
     #[error(transparent)]
     Output(#[from] ProfileError),
     /// Nothing can be measured any more; what was made is in the journal.
-    #[error("{source}; the {done} rows made so far are in `{}`, and the same command goes on from there", journal.display())]
+    #[error("{source}; the {done} rows made so far are in `{}`, and the same sweep, without a recording, goes on from \
+             there", journal.display())]
     Measure {
         /// Why.
         source: MeasureError,
@@ -222,6 +226,11 @@ impl Sweep<'_> {
         }
         let path = path_of(self.output);
         let (mut journal, entries) = Journal::open(path.clone(), &self.heading())?;
+        if self.output.exists() {
+            // Another sweep finished since the first look.
+            return Err(SweepError::Exists(self.output.into()));
+        }
+        self.check(&entries, &path)?;
         let began = self.bench.clock.mono();
         if let Some(last) = entries.last().filter(|_| self.same_time) {
             self.bench.clock.sleep_until(began.plus_us(last.at_us));
@@ -240,6 +249,29 @@ impl Sweep<'_> {
         profile_io::write(self.output, &rows)?;
         journal.remove()?;
         Ok(Outcome { rows, resumed, journal: None, notices })
+    }
+
+    /// Whether the journal's rows are those that the plan begins with, in time's order.
+    fn check(&self, entries: &[Entry], path: &Path) -> Result<(), JournalError> {
+        let broken = |i: usize, what: String| {
+            // The heading is line 1.
+            Err(JournalError::Broken { path: path.into(), line: i + 2, what })
+        };
+        let (mut steps, mut before_us) = (self.plan.steps(), 0);
+        for (i, Entry { at_us, row }) in entries.iter().enumerate() {
+            let Some(step) = steps.next() else {
+                return broken(i, format!("a row more than the {} of the sweep", self.plan.rows()));
+            };
+            if !step.is_of(self.plan, row) {
+                let wanted = step.text(self.plan);
+                return broken(i, format!("a row of another point than the sweep's, which is {wanted}"));
+            }
+            if !(before_us..=MAX_US).contains(at_us) {
+                return broken(i, format!("done at {at_us} µs, before the row above or centuries late"));
+            }
+            before_us = *at_us;
+        }
+        Ok(())
     }
 
     /// Makes the rows that are not there yet; false if it was stopped.
@@ -317,6 +349,35 @@ impl Sweep<'_> {
 }
 
 impl Step {
+    /// Whether a row measures this.
+    fn is_of(self, plan: &Plan, row: &ProfileRow) -> bool {
+        let clock_is = |clock: Megahertz| i64::from(row.frequency) == i64::from(clock.0);
+        match self {
+            Self::Idle(clock, context) => {
+                row.model == if context { IDLE_CONTEXT } else { IDLE } && clock_is(clock)
+            }
+            Self::Point(place, point) => {
+                plan.models.get(place).is_some_and(|m| m.model == row.model)
+                    && i64::from(row.batch_size) == i64::from(point.batch)
+                    && row.mig_slices == point.share.slices().map(i32::from)
+                    && (row.share - point.share.fraction()).abs() < 1e-6
+                    && clock_is(point.clock)
+            }
+        }
+    }
+
+    /// In words.
+    fn text(self, plan: &Plan) -> String {
+        match self {
+            Self::Idle(clock, true) => format!("`{IDLE_CONTEXT}` at {clock}"),
+            Self::Idle(clock, false) => format!("`{IDLE}` at {clock}"),
+            Self::Point(place, point) => {
+                let model = plan.models.get(place).map_or("", |m| m.model.as_str());
+                format!("`{model}`, {point}")
+            }
+        }
+    }
+
     /// Place of the workload that it needs; idle rows take the first.
     fn place(self) -> usize {
         match self {

@@ -171,6 +171,62 @@ fn a_journal_cut_at_any_byte_is_taken_up() {
 }
 
 #[test]
+fn a_journal_of_other_rows_than_the_plans_is_refused_with_the_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("p.csv");
+    let begin = || stage("a100", "bert-like");
+    let plan = begin().plan(Design::Lhs(0.2));
+    begin().sweep(&plan, &output, plan.rows() - 1).unwrap();
+    let journal = folder.path().join("p.csv.journal");
+    let kept = std::fs::read_to_string(&journal).unwrap();
+    let lines: Vec<&str> = kept.lines().collect();
+    let refused = |lines: &[&str], says: &str| {
+        std::fs::write(&journal, lines.join("\n") + "\n").unwrap();
+        let error = begin().sweep(&plan, &output, 0).unwrap_err().to_string();
+        assert!(error.contains(says), "{error}");
+    };
+    let without =
+        |i: usize| lines.iter().enumerate().filter(|(k, _)| *k != i).map(|(_, l)| *l).collect::<Vec<_>>();
+    refused(
+        &without(2),
+        "line 3: a row of another point than the sweep's, which is `@idle-context` at 210 MHz",
+    );
+    let points = 1 + 2 * plan.idle.len();
+    refused(&without(points), &format!("line {}: a row of another point", points + 1));
+    let last = *lines.last().unwrap();
+    refused(&[&lines[..], &[last]].concat(), "a row of another point");
+    refused(&[&lines[..], &[last, last]].concat(), &format!("line {}: a row of", lines.len() + 1));
+    let mut turned = lines.clone();
+    let late = lines[1].replacen("\"at_us\":", "\"at_us\":99999999", 1);
+    turned[1] = &late;
+    refused(&turned, "µs, before the row above or centuries late");
+    std::fs::write(&journal, kept).unwrap();
+    begin().sweep(&plan, &output, 0).unwrap();
+}
+
+#[test]
+fn two_sweeps_do_not_write_one_output() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("p.csv");
+    let plan = stage("a100", "bert-like").plan(Design::Lhs(0.2));
+    let mut first = stage("a100", "bert-like");
+    let stop = AtomicBool::new(false);
+    let bench =
+        Bench { protocol: &first.protocol, device: first.device.as_ref(), clock: first.clock.as_ref() };
+    let workloads = &mut first.workloads;
+    let sweep = Sweep { bench, workloads, plan: &plan, output: &output, stop: &stop, same_time: true };
+    let mut errors = 0;
+    sweep
+        .run(&mut |_| {
+            let error = stage("a100", "bert-like").sweep(&plan, &output, 0).unwrap_err();
+            assert!(error.to_string().contains("is being written by another sweep"), "{error}");
+            errors += 1;
+        })
+        .unwrap();
+    assert_eq!(errors, plan.rows());
+}
+
+#[test]
 fn another_sweeps_journal_and_an_existing_output_are_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("p.csv");

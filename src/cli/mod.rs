@@ -21,7 +21,8 @@ pub struct Cli {
     pub command: Command,
 }
 
-const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 usage, 3 done with losses under --strict, 130 interrupted; \
+const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 usage, 3 done with losses under --strict, \
+                          4 recorded but a GPU was lost (`record`), 130 interrupted; \
                           `run` answers with the command's own code, or 125 if gpumon itself failed, 126 if the \
                           command cannot be executed, 127 if it is not found.";
 
@@ -82,6 +83,9 @@ pub struct DeviceArgs {
     /// those that CUDA_VISIBLE_DEVICES leaves the command]
     #[arg(long, value_name = "LIST")]
     pub gpu: Option<String>,
+    /// Read GPUs that are asleep to save power (PCI runtime power management) too, which wakes them
+    #[arg(long)]
+    pub wake: bool,
 }
 
 /// Arguments of `demo`.

@@ -9,7 +9,7 @@ use gpumon_profile::design::Design;
 /// Arguments of `profile`.
 #[derive(Debug, Args)]
 pub struct ProfileArgs {
-    /// Workload file: the models to sweep, and the clocks
+    /// Workload file: the models to sweep, the kind of GPU and of sharing, and the clocks
     #[arg(short, long, value_name = "WORKLOAD.toml")]
     pub workload: PathBuf,
     /// Profile to make, `.parquet` or `.csv`; a stopped sweep of this name goes on
@@ -23,17 +23,24 @@ pub struct ProfileArgs {
     #[arg(long, default_value = "full", value_name = "DESIGN")]
     pub design: Design,
     /// Seed of the design
-    #[arg(long, default_value_t = 1, value_name = "N")]
+    #[arg(long, default_value_t = 1, value_name = "N", allow_negative_numbers = true)]
     pub seed: u64,
-    /// MIG sizes, compute slices of seven
-    #[arg(long, value_delimiter = ',', default_value = "1,2,3,4,7", value_name = "LIST")]
-    pub slices: Vec<u8>,
+    /// MIG sizes, compute slices of seven, where the workload's sharing is `mig` [default: 1,2,3,4,7]
+    #[arg(long, value_delimiter = ',', value_name = "LIST", allow_negative_numbers = true, value_parser = clap::value_parser!(u8).range(1..=7))]
+    pub slices: Option<Vec<u8>>,
+    /// MPS shares, % of the SMs, where the workload's sharing is `mps` [default: 14,29,43,57,100]
+    #[arg(long, value_delimiter = ',', value_name = "LIST", allow_negative_numbers = true, value_parser = clap::value_parser!(u8).range(1..=100))]
+    pub shares: Option<Vec<u8>>,
     /// Batch sizes, items
-    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32", value_name = "LIST")]
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32", value_name = "LIST", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub batches: Vec<u32>,
-    /// Also record the GPU while the sweep runs, into this folder, with a mark at the end of each row
+    /// Also record the GPU while the sweep runs, into this folder, with a mark at the end of each row; a stopped sweep
+    /// goes on only without this
     #[arg(long, value_name = "NAME")]
     pub record: Option<PathBuf>,
+    /// What was swept, as one JSON document on standard output
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Arguments of `fit`.
@@ -55,10 +62,10 @@ pub struct FitArgs {
     #[arg(long, value_name = "FILE.csv")]
     pub base_power: Option<PathBuf>,
     /// Power limit of the GPU, W: predictions are cut off there
-    #[arg(long, value_name = "W")]
+    #[arg(long, value_name = "W", allow_negative_numbers = true)]
     pub cap_w: Option<f64>,
     /// Also fit on this share of the points, five times, and print the errors on the others
-    #[arg(long, value_name = "F")]
+    #[arg(long, value_name = "F", allow_negative_numbers = true)]
     pub holdout: Option<f64>,
     /// How the share is drawn: by level index, or in physical units as EnerTune does
     #[arg(long, value_enum, default_value_t = MappingName::Level)]
@@ -66,7 +73,7 @@ pub struct FitArgs {
     /// Also write each point as a fit without it predicts it: CSV with measured and pred_ columns
     #[arg(long, value_name = "FILE.csv")]
     pub held_out: Option<PathBuf>,
-    /// What was fitted and how well, as one JSON document on standard output
+    /// What was fitted and how well, as one JSON document on standard output; not with `-o -`
     #[arg(long)]
     pub json: bool,
 }
@@ -97,9 +104,13 @@ pub struct PredictArgs {
     /// Model file
     #[arg(value_name = "MODELS.json")]
     pub models: PathBuf,
-    /// Points: CSV with model, batch_size, mig_slices or share, frequency; other columns are ignored
+    /// Points: CSV with model, batch_size, mig_slices or share, frequency; other columns are ignored, and so are
+    /// rows of the idle GPU (`@idle`, `@idle-context`)
     #[arg(long, value_name = "FILE.csv")]
     pub points: PathBuf,
+    /// One JSON document on standard output instead of CSV
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Arguments of `place`.
@@ -125,20 +136,23 @@ pub struct PlaceArgs {
     #[arg(long, value_name = "FILE.csv")]
     pub base_power: Option<PathBuf>,
     /// Batch sizes to choose from with --models, items
-    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32", value_name = "LIST")]
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32", value_name = "LIST", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub batches: Vec<u32>,
     /// At most this many GPUs [default: the workload's, or as many as it takes]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     pub gpus: Option<u32>,
-    /// Scale of every rate
+    /// Scale of every rate, 1e-6 to 1e6
     #[arg(long, default_value_t = 1.0, value_name = "FACTOR", allow_negative_numbers = true)]
     pub load: f64,
-    /// Plan to write (JSON); `-` is standard output
-    #[arg(short, long, default_value = "-", value_name = "PLAN.json")]
-    pub output: PathBuf,
-    /// Replace what is there
+    /// Plan to write (JSON); `-` is standard output [default: -]
+    #[arg(short, long, value_name = "PLAN.json")]
+    pub output: Option<PathBuf>,
+    /// Replace what is there; scripts of another plan in the folder of --emit go
     #[arg(long)]
     pub force: bool,
+    /// The plan on standard output beside the file of -o
+    #[arg(long)]
+    pub json: bool,
     /// Also write what runs the plan
     #[arg(long, value_enum, value_name = "WHAT")]
     pub emit: Option<EmitKind>,

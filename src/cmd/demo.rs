@@ -2,10 +2,12 @@
 //!
 //! Rule: a workload file is written, then each step is a command line that is printed, parsed and run as if it had been
 //! typed. What they leave behind is shown as a table and as one page.
-//! Cases: a folder that holds nothing but an earlier demo is made anew; any other is left alone.
+//! Cases: a folder that holds nothing but an earlier demo is made anew, one that was killed too; any other is left alone.
+//! A demo that is stopped does not go on; started again it begins anew.
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
@@ -14,10 +16,11 @@ use gpumon_place::emit::sh::quote;
 use gpumon_place::plan::Plan;
 use serde::Serialize;
 
-use super::{DONE, inputs};
+use super::{DONE, INTERRUPTED, inputs};
 use crate::cli::{Cli, DemoArgs};
 use crate::output::{self, note};
 use crate::report;
+use crate::signals;
 
 /// What is served. The models are simulated; their names stand for their kind.
 const WORKLOAD: &str = include_str!("demo/workload.toml");
@@ -61,6 +64,7 @@ pub fn run(args: &DemoArgs) -> Result<u8> {
         output::reserve_stdout();
     }
     let folder = args.output.as_path();
+    let stop = signals::stop_flag()?;
     clear(folder)?;
     fs::create_dir_all(folder).with_context(|| format!("cannot make the folder `{}`", folder.display()))?;
     inputs::write(&folder.join(WORKLOAD_FILE), false, WORKLOAD)?;
@@ -72,6 +76,13 @@ pub fn run(args: &DemoArgs) -> Result<u8> {
         output::print(&format!("\n$ {}\n", line.join(" ")))?;
         let cli = Cli::try_parse_from(&step).context("a step of the demo is no command line")?;
         let code = super::run(&cli.command).with_context(|| format!("`{}`", line.join(" ")))?;
+        if code == INTERRUPTED || stop.load(Ordering::SeqCst) {
+            note(format_args!(
+                "gpumon: the demo is stopped; started again it removes what is in `{}` and begins anew",
+                folder.display()
+            ));
+            return Ok(INTERRUPTED);
+        }
         if code != DONE {
             return Ok(code);
         }
@@ -189,6 +200,14 @@ fn shown(word: &str) -> String {
     if !word.is_empty() && word.chars().all(plain) { word.into() } else { quote(word) }
 }
 
+/// The name that a file was to have whose writing was cut off: `.NAME.PID.part` or `.NAME.PID.tmp`.
+fn unfinished(name: &str) -> Option<&str> {
+    let rest = name.strip_prefix('.')?;
+    let rest = rest.strip_suffix(".part").or_else(|| rest.strip_suffix(".tmp"))?;
+    let (name, pid) = rest.rsplit_once('.')?;
+    (!pid.is_empty() && pid.bytes().all(|b| b.is_ascii_digit())).then_some(name)
+}
+
 /// Removes what an earlier demo left in `folder`; an error if anything else is there.
 fn clear(folder: &Path) -> Result<()> {
     let entries = match fs::read_dir(folder) {
@@ -204,8 +223,10 @@ fn clear(folder: &Path) -> Result<()> {
         .into_iter()
         .chain(of_plans)
         .collect();
-    let is_known =
-        |path: &PathBuf| path.file_name().is_some_and(|name| known.iter().any(|k| name == k.as_str()));
+    let is_known = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        known.iter().any(|k| k == unfinished(&name).unwrap_or(&name))
+    };
     if let Some(other) = entries.iter().find(|path| !is_known(path)) {
         bail!(
             "`{}` holds something that is not the demo's (`{}`); name another folder with -o",

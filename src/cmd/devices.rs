@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use gpumon_core::timing::{CounterTiming, PowerTiming, RingTiming};
 use gpumon_core::units::WallUs;
-use gpumon_monitor::device::{Device, Sensors};
+use gpumon_monitor::device::{Device, ReadError, Sensors};
 use serde::Serialize;
 
 use super::session::{self, Scope};
@@ -28,6 +28,7 @@ struct Gpu {
     driver: String,
     simulated: bool,
     power_limit_w: Option<f64>,
+    power_scope: Option<&'static str>,
     mem_total_bytes: Option<u64>,
     sm_clocks_mhz: Vec<u32>,
     mig_enabled: Option<bool>,
@@ -83,7 +84,10 @@ impl Timing {
 /// Lists GPUs. One that cannot be read is listed with the reason.
 pub fn run(args: &DevicesArgs) -> Result<u8> {
     let devices = session::open(&args.device, Scope::Machine)?;
-    let report = Report { gpus: devices.iter().map(describe).collect() };
+    let probed = Sensors::probe_patiently(&devices);
+    let report = Report {
+        gpus: devices.iter().zip(probed).map(|(device, probed)| describe(device, probed)).collect(),
+    };
     if args.json {
         output::print_json(&report)?
     } else {
@@ -92,9 +96,8 @@ pub fn run(args: &DevicesArgs) -> Result<u8> {
     Ok(DONE)
 }
 
-fn describe(device: &Arc<dyn Device>) -> Gpu {
+fn describe(device: &Arc<dyn Device>, probed: Result<Sensors, ReadError>) -> Gpu {
     let id = device.identity();
-    let probed = Sensors::probe_patiently(device);
     let (sensors, unsupported) = probed.as_ref().map(Sensors::names).unwrap_or_default();
     Gpu {
         index: id.index,
@@ -103,6 +106,7 @@ fn describe(device: &Arc<dyn Device>) -> Gpu {
         pci_id: id.pci_id.clone(),
         driver: id.driver.clone(),
         simulated: id.simulated,
+        power_scope: id.power_scope,
         power_limit_w: id.power_limit.map(|p| p.watts()),
         mem_total_bytes: id.mem_total_bytes,
         sm_clocks_mhz: id.sm_clocks.iter().map(|c| c.0).collect(),
@@ -112,6 +116,13 @@ fn describe(device: &Arc<dyn Device>) -> Gpu {
         unsupported,
         sensor_timing: Timing::of(device.as_ref()),
         error: probed.err().map(|e| e.to_string()),
+    }
+}
+
+fn scope(scope: &str) -> String {
+    match scope {
+        "module" => "the whole module, as the GPU alone is not measured".into(),
+        _ => "the GPU".into(),
     }
 }
 
@@ -134,6 +145,7 @@ fn text(report: &Report) -> String {
             ("PCI", gpu.pci_id.clone()),
             ("driver", gpu.driver.clone()),
             ("power limit", or_unknown(gpu.power_limit_w.map(|w| format!("{w:.0} W")))),
+            ("power of", gpu.power_scope.map_or(String::new(), scope)),
             ("memory", or_unknown(memory)),
             ("SM clocks", clocks),
             ("MIG", mig),

@@ -1,6 +1,7 @@
 //! `gpumon fit`: models of batch time and power from profiles, with their errors.
 
 use std::fmt::Write as _;
+use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use gpumon_core::units::Megahertz;
@@ -15,7 +16,8 @@ use serde::Serialize;
 
 use super::{DONE, inputs};
 use crate::cli::pipeline::{FitArgs, FormName, MappingName};
-use crate::output;
+use crate::export::file::is_stdout;
+use crate::output::{self, note};
 
 /// Seeds of a held-out evaluation.
 const SEEDS: [u64; 5] = [1, 2, 3, 4, 5];
@@ -30,6 +32,13 @@ struct Report<'a> {
 
 /// Fits, writes the model file, prints how good it is.
 pub fn run(args: &FitArgs) -> Result<u8> {
+    let output = args.output.as_path();
+    let written = [output].into_iter().chain(args.held_out.as_deref());
+    if args.json && written.clone().any(is_stdout) {
+        bail!("`-` and --json both write to standard output; leave one out");
+    }
+    let read = args.profiles.iter().chain(&args.base_power).map(PathBuf::as_path);
+    inputs::distinct(read, written)?;
     let rows = inputs::profiles(&args.profiles)?;
     let base = args.base_power.as_deref().map(|path| {
         let table: Vec<_> = inputs::base_power(path)?
@@ -62,28 +71,36 @@ pub fn run(args: &FitArgs) -> Result<u8> {
     });
     let holdout = holdout.transpose()?;
     let fitted = fit_models(&rows, &options)?;
-    let held_out =
-        args.held_out.as_ref().map(|path| anyhow::Ok((path, csv(&fitted.held_out)?))).transpose()?;
+    let held_out = args
+        .held_out
+        .as_ref()
+        .map(|path| anyhow::Ok((path, csv(&fitted.held_out, options.simulated)?)))
+        .transpose()?;
     let file = ModelFile::new(fitted, &options);
-    if let Some((path, csv)) = held_out {
-        inputs::write(path, args.force, &csv)?;
+    for (model, noted) in file.models.iter().flat_map(|m| m.notes.iter().map(|n| (&m.name, n))) {
+        note(format_args!("gpumon: `{model}`: {noted}"));
     }
-    inputs::write(&args.output, args.force, &file.text()?)?;
-    if args.json {
-        output::print_json(&Report { file: &file, holdout: holdout.as_ref() })?;
-    } else {
-        output::print(&text(&file, holdout.as_ref()))?;
+    let models = file.text()?;
+    let mut files = vec![(output, models.as_str())];
+    files.extend(held_out.as_ref().map(|(path, csv)| (path.as_path(), csv.as_str())));
+    let is_free = !files.iter().any(|(path, _)| is_stdout(path));
+    inputs::write_all(&files, args.force)?;
+    let table = output::shown(&text(&file, holdout.as_ref()));
+    match (args.json, is_free) {
+        (true, _) => output::print_json(&Report { file: &file, holdout: holdout.as_ref() })?,
+        (false, true) => output::print(&table)?,
+        (false, false) => note(table.trim_end()),
     }
     Ok(DONE)
 }
 
 /// The held-out points as CSV; what is unknown is empty.
-fn csv(points: &[HeldOut]) -> Result<String> {
+fn csv(points: &[HeldOut], simulated: bool) -> Result<String> {
     let mut writer = csv::Writer::from_writer(Vec::new());
     let figures = ["avg_power_draw", "dynamic_power_draw", "batch_time", "latency"];
     let columns = figures.iter().flat_map(|f| [(*f).to_owned(), format!("pred_{f}")]);
     let keys = ["model", "batch_size", "mig_slices", "share", "frequency"].map(str::to_owned);
-    writer.write_record(keys.into_iter().chain(columns))?;
+    writer.write_record(keys.into_iter().chain(columns).chain(["simulated".to_owned()]))?;
     for HeldOut { model, point, average_w, dynamic_w, batch_time_ms, latency_ms } in points {
         let (slices, share) = match point.share {
             Share::Slices(n) => (n.to_string(), point.share.sms().to_string()),
@@ -95,7 +112,8 @@ fn csv(points: &[HeldOut]) -> Result<String> {
             None => [String::new(), String::new()],
         };
         let figures = [average_w, dynamic_w, batch_time_ms, latency_ms];
-        writer.write_record(keys.into_iter().chain(figures.into_iter().flat_map(both)))?;
+        let cells = keys.into_iter().chain(figures.into_iter().flat_map(both)).chain([simulated.to_string()]);
+        writer.write_record(cells)?;
     }
     Ok(String::from_utf8(writer.into_inner()?)?)
 }

@@ -7,6 +7,7 @@ use gpumon_core::rows::EventKind;
 use crate::cli::Command;
 
 mod attribution;
+mod candidates;
 mod characterize;
 mod demo;
 mod devices;
@@ -32,6 +33,8 @@ mod summary;
 const DONE: u8 = 0;
 /// Exit code: done, but something was lost and `--strict` was given.
 const DONE_WITH_LOSSES: u8 = 3;
+/// Exit code: recorded, but a GPU was lost, for good or for a while.
+const GPU_LOST: u8 = 4;
 /// Exit code: a signal ended it early.
 const INTERRUPTED: u8 = 130;
 

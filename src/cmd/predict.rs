@@ -1,21 +1,29 @@
-//! `gpumon predict`: what a model file says of given points, as CSV in the order of the points.
+//! `gpumon predict`: what a model file says of given points, as CSV or JSON in the order of the points.
+//!
+//! Cases: rows of the idle GPU are left out with a notice, so that any profile can stand for the points. Points outside
+//! the range of a fit are answered, marked and counted in a notice.
 
+use std::fs::File;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use csv::{ReaderBuilder, StringRecord, WriterBuilder};
+use csv::{Reader, ReaderBuilder, StringRecord, WriterBuilder};
+use gpumon_core::profile::{IDLE, IDLE_CONTEXT};
 use gpumon_core::units::Megahertz;
 use gpumon_fit::model_file::ModelFile;
 use gpumon_fit::point::{Point, Share};
 use gpumon_fit::predict::{Interval, Prediction};
+use serde_json::{Map, Value, json};
 
 use super::DONE;
 use crate::cli::pipeline::PredictArgs;
-use crate::output;
+use crate::output::{self, note};
 
 /// Figures that are predicted, each with `_low` and `_high`.
 const FIGURES: [&str; 4] =
     ["pred_avg_power_draw", "pred_dynamic_power_draw", "pred_throughput", "pred_latency"];
+/// What stands behind the figures.
+const MARKS: [&str; 2] = ["extrapolated", "simulated"];
 
 /// Where the columns of a points file are.
 struct Columns {
@@ -25,47 +33,71 @@ struct Columns {
     frequency: usize,
 }
 
+/// One answer: the point's key cells and what the model says.
+struct Answer {
+    keys: [String; 4],
+    point: Point,
+    prediction: Prediction,
+}
+
 /// Predicts all points before anything is printed.
 pub fn run(args: &PredictArgs) -> Result<u8> {
     let models = ModelFile::read(&args.models)?;
-    output::print(&predict(&models, &args.points)?)?;
+    let name = args.points.display();
+    let file = File::open(&args.points).with_context(|| format!("cannot read the points `{name}`"))?;
+    let reader = ReaderBuilder::new().trim(csv::Trim::All).from_reader(file);
+    let (columns, answers) = predict(&models, reader, &args.points)?;
+    let outside = answers.iter().filter(|a| a.prediction.extrapolated).count();
+    if outside > 0 {
+        note(format_args!(
+            "gpumon: {outside} of {} points lie outside the ranges that their models were fitted on (`extrapolated`); their \
+             intervals say too little",
+            answers.len()
+        ));
+    }
+    let keys = ["model", "batch_size", columns.share.1, "frequency"];
+    if args.json {
+        let points: Vec<Value> = answers.iter().map(|answer| object(&keys, answer)).collect();
+        output::print_json(&json!({ "simulated": models.simulated, "points": points }))?;
+    } else {
+        output::print(&csv(&keys, &answers, models.simulated)?)?;
+    }
     Ok(DONE)
 }
 
-fn predict(models: &ModelFile, path: &Path) -> Result<String> {
+fn predict(models: &ModelFile, mut reader: Reader<File>, path: &Path) -> Result<(Columns, Vec<Answer>)> {
     let name = path.display();
-    let mut reader = ReaderBuilder::new()
-        .trim(csv::Trim::All)
-        .from_path(path)
-        .with_context(|| format!("cannot read the points `{name}`"))?;
-    let columns = Columns::of(reader.headers().with_context(|| format!("the points `{name}`"))?)
-        .with_context(|| format!("the points `{name}`, line 1"))?;
-    let mut writer = WriterBuilder::new().from_writer(Vec::new());
-    let figures = FIGURES.iter().flat_map(|f| [(*f).to_owned(), format!("{f}_low"), format!("{f}_high")]);
-    let keys = ["model", "batch_size", columns.share.1, "frequency"].map(str::to_owned);
-    writer.write_record(keys.into_iter().chain(figures))?;
-    for record in reader.records() {
-        let record = record.with_context(|| format!("the points `{name}`"))?;
-        let line = record.position().map_or(0, csv::Position::line);
-        let row =
-            columns.predict(models, &record).with_context(|| format!("the points `{name}`, line {line}"))?;
-        writer.write_record(row)?;
+    let headers = reader.headers().with_context(|| format!("the points `{name}`"))?.clone();
+    let records = reader.records().collect::<Result<Vec<_>, _>>();
+    let records = records.with_context(|| format!("the points `{name}`"))?;
+    let columns = Columns::of(&headers, &records).with_context(|| format!("the points `{name}`, line 1"))?;
+    let is_idle = |record: &StringRecord| matches!(record.get(columns.model), Some(IDLE | IDLE_CONTEXT));
+    let (idle, points): (Vec<_>, Vec<_>) = records.iter().partition(|record| is_idle(record));
+    if !idle.is_empty() {
+        note(format_args!("gpumon: {name}: {} rows of the idle GPU are left out", idle.len()));
     }
-    Ok(String::from_utf8(writer.into_inner()?)?)
+    let answer = |record: &StringRecord| {
+        let line = record.position().map_or(0, csv::Position::line);
+        columns.answer(models, record).with_context(|| format!("the points `{name}`, line {line}"))
+    };
+    let answers = points.into_iter().map(answer).collect::<Result<_>>()?;
+    Ok((columns, answers))
 }
 
 impl Columns {
-    fn of(headers: &StringRecord) -> Result<Self> {
+    fn of(headers: &StringRecord, records: &[StringRecord]) -> Result<Self> {
         let find = |name: &str| headers.iter().position(|h| h == name);
         let need = |name: &str| find(name).with_context(|| format!("there is no column `{name}`"));
-        let share = find("mig_slices")
-            .map(|at| (at, "mig_slices"))
-            .or_else(|| find("share").map(|at| (at, "share")))
+        let holds = |at: &usize| records.iter().any(|record| record.get(*at).is_some_and(|c| !c.is_empty()));
+        // A profile has both columns, and under MPS no slices in the first.
+        let (slices, share) = (find("mig_slices"), find("share"));
+        let share = (slices.filter(|at| share.is_none() || holds(at)).map(|at| (at, "mig_slices")))
+            .or(share.map(|at| (at, "share")))
             .context("there is neither a column `mig_slices` nor `share`")?;
         Ok(Self { model: need("model")?, batch: need("batch_size")?, share, frequency: need("frequency")? })
     }
 
-    fn predict(&self, models: &ModelFile, record: &StringRecord) -> Result<Vec<String>> {
+    fn answer(&self, models: &ModelFile, record: &StringRecord) -> Result<Answer> {
         let text = |at: usize| record.get(at).unwrap_or_default();
         let share = number(text(self.share.0), self.share.1)?;
         let share = match self.share.1 {
@@ -78,12 +110,31 @@ impl Columns {
             share,
             frequency: Megahertz(whole(number(text(self.frequency), "frequency")?, "frequency")?),
         };
-        let Prediction { avg_power_draw, dynamic_power_draw, throughput, latency, .. } =
-            models.predict(text(self.model), &point)?;
+        let prediction = models.predict(text(self.model), &point)?;
         let keys = [self.model, self.batch, self.share.0, self.frequency].map(|at| text(at).to_owned());
-        let figures = [avg_power_draw, dynamic_power_draw, Some(throughput), latency];
-        Ok(keys.into_iter().chain(figures.iter().flat_map(three)).collect())
+        Ok(Answer { keys, point, prediction })
     }
+}
+
+impl Answer {
+    fn figures(&self) -> [Option<Interval>; 4] {
+        let p = &self.prediction;
+        [p.avg_power_draw, p.dynamic_power_draw, Some(p.throughput), p.latency]
+    }
+}
+
+fn csv(keys: &[&str; 4], answers: &[Answer], simulated: bool) -> Result<String> {
+    let mut writer = WriterBuilder::new().from_writer(Vec::new());
+    let figures = FIGURES.iter().flat_map(|f| [(*f).to_owned(), format!("{f}_low"), format!("{f}_high")]);
+    let marks = MARKS.map(str::to_owned);
+    writer.write_record(keys.map(str::to_owned).into_iter().chain(figures).chain(marks))?;
+    for answer in answers {
+        let figures = answer.figures();
+        let marks = [answer.prediction.extrapolated, simulated].map(|mark| mark.to_string());
+        let cells = answer.keys.iter().cloned().chain(figures.iter().flat_map(three)).chain(marks);
+        writer.write_record(cells)?;
+    }
+    Ok(String::from_utf8(writer.into_inner()?)?)
 }
 
 /// A figure and its bounds; what is unknown is empty.
@@ -93,6 +144,23 @@ fn three(interval: &Option<Interval>) -> [String; 3] {
         Some(i) => [text(Some(i.value)), text(i.low), text(i.high)],
         None => [const { String::new() }; 3],
     }
+}
+
+/// The same columns as a JSON object; what is unknown is null.
+fn object(keys: &[&str; 4], answer: &Answer) -> Value {
+    let share = match answer.point.share {
+        Share::Slices(slices) => json!(slices),
+        Share::Sms(share) => json!(share),
+    };
+    let values = [json!(answer.keys[0]), json!(answer.point.batch), share, json!(answer.point.frequency.0)];
+    let mut object: Map<String, Value> = keys.iter().map(|key| (*key).to_owned()).zip(values).collect();
+    for (name, figure) in FIGURES.iter().zip(answer.figures()) {
+        object.insert((*name).to_owned(), json!(figure.map(|i| i.value)));
+        object.insert(format!("{name}_low"), json!(figure.and_then(|i| i.low)));
+        object.insert(format!("{name}_high"), json!(figure.and_then(|i| i.high)));
+    }
+    object.insert(MARKS[0].into(), json!(answer.prediction.extrapolated));
+    Value::Object(object)
 }
 
 fn number(text: &str, column: &str) -> Result<f64> {

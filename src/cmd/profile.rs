@@ -4,7 +4,6 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context as _, Result, bail};
 use gpumon_core::clock::{Clock, RealClock, VirtualClock};
@@ -12,6 +11,7 @@ use gpumon_core::profile::ProfileRow;
 use gpumon_core::rows::EventKind;
 use gpumon_core::share::Share;
 use gpumon_core::units::Megahertz;
+use gpumon_core::workload::{Sharing, Workload};
 use gpumon_monitor::device::Device;
 use gpumon_monitor::device::sim::{self, SimDevice};
 use gpumon_monitor::record::{Alongside, Session};
@@ -21,28 +21,55 @@ use gpumon_profile::space::Space;
 use gpumon_profile::sweep::{Plan, Sweep};
 use gpumon_profile::workload::{self, Context};
 use indicatif::{ProgressBar, ProgressStyle};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use serde::Serialize;
 
 use super::{DONE, INTERRUPTED, inputs, session};
 use crate::cli::pipeline::ProfileArgs;
-use crate::output::note;
+use crate::output::{self, note};
+use crate::signals;
 
 /// Clocks of the sweep where the workload names none.
 const CLOCKS: usize = 8;
+/// MIG sizes of the sweep where none are given, slices of seven.
+const SLICES: [u8; 5] = [1, 2, 3, 4, 7];
+/// MPS shares of the sweep where none are given, %: about the same parts of the SMs.
+const PERCENTS: [u8; 5] = [14, 29, 43, 57, 100];
 /// Rate of the fast lane of a recording beside the sweep, Hz.
 const RECORD_HZ: f64 = 10.0;
+
+/// What was swept.
+#[derive(Serialize)]
+struct Report<'a> {
+    simulated: bool,
+    output: &'a Path,
+    finished: bool,
+    journal: Option<&'a Path>,
+    rows: usize,
+    valid: usize,
+    resumed: usize,
+    planned_rows: usize,
+    planned_s: f64,
+}
 
 /// Sweeps; a stopped sweep goes on when it is started again.
 pub fn run(args: &ProfileArgs) -> Result<u8> {
     let Some(name) = args.device.strip_prefix("sim:") else {
         bail!("`{}`: only simulated GPUs can be swept so far; give --device sim:a100", args.device);
     };
+    let described = Some(Path::new(name)).filter(|path| path.extension().is_some_and(|e| e == "toml"));
+    let journal = gpumon_profile::journal_of(&args.output);
+    inputs::distinct(
+        [args.workload.as_path()].into_iter().chain(described),
+        [args.output.as_path(), journal.as_path()].into_iter().chain(args.record.as_deref()),
+    )?;
     let workload = inputs::workload(&args.workload)?;
     let virtual_clock = Arc::new(VirtualClock::new(RealClock.wall()));
     let device = sim::named(name, &(virtual_clock.clone() as Arc<dyn Clock>))?
         .into_iter()
         .next()
         .context("no simulated GPU is described")?;
+    inputs::same_kind(&workload, &format!("`{}` is", args.device), &device.identity().name)?;
+    let shares = shares(args, &workload)?;
     let recording = match &args.record {
         Some(path) => Some(Arc::new(record(path, args, &device, &virtual_clock)?)),
         None => None,
@@ -56,7 +83,6 @@ pub fn run(args: &ProfileArgs) -> Result<u8> {
         Some(mhz) => mhz.iter().copied().map(Megahertz).collect(),
         None => spread(&supported),
     };
-    let shares: Vec<Share> = args.slices.iter().copied().map(Share::Mig).collect();
     let space = Space::new(&shares, &args.batches, &clocks, &supported)?;
     let context = Context { clock: clock.clone(), sim: Some(device.clone()) };
     let mut workloads = workload
@@ -74,10 +100,7 @@ pub fn run(args: &ProfileArgs) -> Result<u8> {
         ));
     }
 
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register(signal, stop.clone())?;
-    }
+    let stop = signals::stop_flag()?;
     let protocol = Protocol::default();
     let sweep = Sweep {
         bench: Bench { protocol: &protocol, device: device.as_ref(), clock: clock.as_ref() },
@@ -118,11 +141,29 @@ pub fn run(args: &ProfileArgs) -> Result<u8> {
         note(format_args!("gpumon: {notice}"));
     }
     let valid = outcome.rows.iter().filter(|row| row.valid).count();
+    if args.json {
+        output::print_json(&Report {
+            simulated: true,
+            output: &args.output,
+            finished: outcome.journal.is_none(),
+            journal: outcome.journal.as_deref(),
+            rows: outcome.rows.len(),
+            valid,
+            resumed: outcome.resumed,
+            planned_rows: plan.rows(),
+            planned_s: cost.total_s,
+        })?;
+    }
     if let Some(journal) = &outcome.journal {
+        let goes_on = match &args.record {
+            None => "the same command goes on from there".to_owned(),
+            Some(recording) => format!(
+                "the same command without --record goes on from there; the recording `{}` ends here",
+                recording.display()
+            ),
+        };
         let (rows, kept) = (outcome.rows.len(), journal.display());
-        note(format_args!(
-            "gpumon: stopped after {rows} rows, kept in `{kept}`; the same command goes on from there"
-        ));
+        note(format_args!("gpumon: stopped after {rows} rows, kept in `{kept}`; {goes_on}"));
         return Ok(INTERRUPTED);
     }
     let resumed = if outcome.resumed > 0 {
@@ -136,6 +177,23 @@ pub fn run(args: &ProfileArgs) -> Result<u8> {
         args.output.display()
     ));
     Ok(DONE)
+}
+
+/// The shares to sweep, of the workload's kind.
+fn shares(args: &ProfileArgs, workload: &Workload) -> Result<Vec<Share>> {
+    let list = |given: &Option<Vec<u8>>, all: &[u8], share: fn(u8) -> Share| {
+        given.as_deref().unwrap_or(all).iter().copied().map(share).collect()
+    };
+    match workload.cluster.sharing.unwrap_or(Sharing::Mig) {
+        Sharing::Mig if args.shares.is_some() => {
+            bail!("--shares is for MPS, but cluster.sharing is `mig`; give --slices, or let it be `mps`")
+        }
+        Sharing::Mps if args.slices.is_some() => {
+            bail!("--slices is for MIG, but cluster.sharing is `mps`; give --shares, or let it be `mig`")
+        }
+        Sharing::Mig => Ok(list(&args.slices, &SLICES, Share::Mig)),
+        Sharing::Mps => Ok(list(&args.shares, &PERCENTS, Share::Mps)),
+    }
 }
 
 /// A recording of the GPU on the sweep's own clock.
@@ -168,12 +226,12 @@ fn record(
 
 /// What a row measured, in a few words.
 fn label(row: &ProfileRow) -> String {
-    match row.mig_slices {
-        Some(slices) => {
-            format!("{}, batch {}, {slices} of 7, {} MHz", row.model, row.batch_size, row.frequency)
-        }
-        None => format!("{}, {} MHz", row.model, row.frequency),
-    }
+    let share = match row.mig_slices {
+        _ if row.is_idle() => return format!("{}, {} MHz", row.model, row.frequency),
+        Some(slices) => format!("{slices} of 7"),
+        None => format!("{:.0} %", row.share * 100.0),
+    };
+    format!("{}, batch {}, {share}, {} MHz", row.model, row.batch_size, row.frequency)
 }
 
 /// Some clocks of those supported, the lowest and the highest among them.

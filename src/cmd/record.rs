@@ -8,8 +8,8 @@ use crossbeam_channel::{Receiver, never, select};
 use gpumon_monitor::marks::Server;
 use gpumon_monitor::record::{Over, Recorder};
 
-use super::session::{self, Progress, Scope};
-use super::{INTERRUPTED, summary};
+use super::session::{self, Progress, Scope, Started};
+use super::{GPU_LOST, INTERRUPTED, summary};
 use crate::cli::RecordArgs;
 use crate::signals::{self, Signal, Take};
 
@@ -29,7 +29,10 @@ pub fn run(args: &RecordArgs) -> Result<u8> {
         idle_w: None,
     };
     let signals = signals::listen(Take::Ending)?;
-    let mut recorder = session::start(&args.sample, Scope::Machine)?;
+    let mut recorder = match session::start(&args.sample, Scope::Machine, &signals)? {
+        Started::Recording(recorder) => *recorder,
+        Started::Interrupted(_) => return Ok(INTERRUPTED),
+    };
     let marks = session::marks();
     if let Some(duration) = args.duration {
         recorder.end_at(recorder.origin().plus_us(duration.as_micros() as i64));
@@ -43,6 +46,7 @@ pub fn run(args: &RecordArgs) -> Result<u8> {
         End::Over(Over::AllGpusLost) if !args.sample.device.device.starts_with("replay:") => {
             bail!("every GPU was lost; the recording holds what was read until then")
         }
+        _ if losses.lost_a_gpu() && !args.sample.device.device.starts_with("replay:") => Ok(GPU_LOST),
         _ => Ok(summary::exit_code(args.sample.strict, &losses)),
     }
 }

@@ -20,7 +20,7 @@ use gpumon_monitor::marks::{Marked, SOCKET_VARIABLE};
 use gpumon_monitor::record::Recorder;
 use regex::bytes::Regex;
 
-use super::session::{self, Scope};
+use super::session::{self, Scope, Started};
 use super::summary::Given;
 use super::{lines, repeat, summary};
 use crate::cli::{RunArgs, SampleArgs};
@@ -88,7 +88,12 @@ pub fn record(
     signals: &Receiver<Signal>,
 ) -> Result<Ended> {
     let (program, arguments) = command.split_first().context("no command was given")?;
-    let mut recorder = session::start(sample, Scope::Command)?;
+    let mut recorder = match session::start(sample, Scope::Command, signals)? {
+        Started::Recording(recorder) => *recorder,
+        Started::Interrupted(signal) => {
+            return Ok(Ended { code: u8::try_from(128 + signal.number).unwrap_or(u8::MAX), recorded: None });
+        }
+    };
     let server = session::marks();
     let mut command = Command::new(program);
     command.args(arguments);

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use crossbeam_channel::{Receiver, bounded, select};
 use gpumon_core::clock::{Clock, RealClock};
-use gpumon_monitor::device::{self, Device, select, visible};
+use gpumon_monitor::device::{self, Access, Device, select, visible};
 use gpumon_monitor::marks::Server;
 use gpumon_monitor::record::{Closed, Config, Recorder, Session};
 use gpumon_monitor::store::Store;
@@ -15,6 +17,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::known;
 use crate::cli::{DeviceArgs, SampleArgs};
 use crate::output::note;
+use crate::signals::Signal;
 
 /// Whether `CUDA_VISIBLE_DEVICES` limits which GPUs are meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +30,7 @@ pub enum Scope {
 
 /// The GPUs that the arguments name.
 pub fn open(args: &DeviceArgs, scope: Scope) -> Result<Vec<Arc<dyn Device>>> {
-    let all = device::open(&args.device, Arc::new(RealClock))?;
+    let all = device::open_as(&args.device, Arc::new(RealClock), Access { wake: args.wake })?;
     if let Some(list) = &args.gpu {
         return select::select(&all, list).context("--gpu");
     }
@@ -43,24 +46,45 @@ pub fn open(args: &DeviceArgs, scope: Scope) -> Result<Vec<Arc<dyn Device>>> {
     }
 }
 
-/// Starts recording, and returns once the first tick is due.
-pub fn start(args: &SampleArgs, scope: Scope) -> Result<Recorder> {
+/// What starting to record came to.
+pub enum Started {
+    /// It goes on.
+    Recording(Box<Recorder>),
+    /// A signal came before it began; nothing was written.
+    Interrupted(Signal),
+}
+
+/// Starts recording, and returns once the first tick is due. A driver that takes its time over opening holds up nobody
+/// who presses Ctrl-C.
+pub fn start(args: &SampleArgs, scope: Scope, signals: &Receiver<Signal>) -> Result<Started> {
     if let Some(source) = args.device.device.strip_prefix("replay:")
         && let (Ok(source), Ok(output)) = (std::fs::canonicalize(source), std::fs::canonicalize(&args.output))
         && source == output
     {
         bail!("`{}` cannot be replayed into itself; give another name with -o", args.output.display());
     }
-    let devices = open(&args.device, scope)?;
     let clock: Arc<dyn Clock> = Arc::new(RealClock);
-    let config = config(args.rate);
-    let mut session =
-        Session::prepare(&devices, clock.as_ref(), &config).context("while its sensors were tried")?;
-    session.know(known::all(&devices));
+    let (send, prepared) = bounded(1);
+    let (devices, config, of_session) = (args.device.clone(), config(args.rate), clock.clone());
+    thread::Builder::new().name("open".into()).spawn(move || {
+        let prepare = || -> Result<Session> {
+            let devices = open(&devices, scope)?;
+            let mut session = Session::prepare(&devices, of_session.as_ref(), &config)
+                .context("while its sensors were tried")?;
+            session.know(known::all(&devices));
+            Ok(session)
+        };
+        // Nobody may be waiting any more.
+        let _ = send.send(prepare());
+    })?;
+    let session = select! {
+        recv(prepared) -> session => session.context("the GPUs could not be opened")??,
+        recv(signals) -> signal => return Ok(Started::Interrupted(signal?)),
+    };
     let store = Store::create(&args.output, session.header().clone(), args.force)?;
     let recorder = Recorder::start(session, clock.clone(), store).context("cannot start threads")?;
     clock.sleep_until(recorder.origin());
-    Ok(recorder)
+    Ok(Started::Recording(Box::new(recorder)))
 }
 
 /// What a recording made by this process says of itself.
@@ -84,6 +108,13 @@ pub fn report_end(closed: Closed) -> Result<()> {
     for lane in &closed.stalled {
         note(format_args!(
             "gpumon: a call into the driver has not returned ({lane}); its last rows are missing"
+        ));
+    }
+    if !closed.held_by_kernel.is_empty() {
+        note(format_args!(
+            "gpumon: the recording is whole, but the kernel holds this process in that call (state D): no signal ends \
+             it, not even SIGKILL, before the driver lets go ({})",
+            closed.held_by_kernel.join(", ")
         ));
     }
     closed.storage.context("the recording ended early")

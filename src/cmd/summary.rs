@@ -48,6 +48,13 @@ pub struct Losses {
     damage: Vec<String>,
 }
 
+impl Losses {
+    /// Whether a GPU was lost, even if it came back.
+    pub fn lost_a_gpu(&self) -> bool {
+        self.gpus_lost > 0
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 struct Cost {
     #[serde(skip_serializing_if = "Option::is_none")]

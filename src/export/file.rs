@@ -55,11 +55,17 @@ impl Output {
         self.out.write_all(bytes).with_context(|| cannot("write", &self.named))
     }
 
-    /// Puts the file in its place.
-    pub fn commit(mut self) -> Result<()> {
+    /// Brings all of it to the disk; what can go wrong without putting it in its place has then gone well.
+    pub fn finish(&mut self) -> Result<()> {
         self.out.flush().with_context(|| cannot("write", &self.named))?;
         let Target::Beside(beside) = self.out.get_mut() else { return Ok(()) };
-        beside.file.sync_all().with_context(|| cannot("write", &self.named))?;
+        beside.file.sync_all().with_context(|| cannot("write", &self.named))
+    }
+
+    /// Puts the file in its place.
+    pub fn commit(mut self) -> Result<()> {
+        self.finish()?;
+        let Target::Beside(beside) = self.out.get_mut() else { return Ok(()) };
         if !beside.force && beside.place.exists() {
             bail!(exists(&self.named));
         }
@@ -75,10 +81,7 @@ pub fn is_stdout(named: &Path) -> bool {
 }
 
 fn open(named: &Path, force: bool, recording: &Path) -> Result<Target> {
-    let place = match fs::canonicalize(named) {
-        Ok(place) => place,
-        Err(_) => in_folder(named)?,
-    };
+    let place = place_of(named)?;
     if let Ok(there) = fs::metadata(&place) {
         if there.is_dir() {
             bail!("`{}` is a folder; give the name of a file in it", named.display());
@@ -102,6 +105,23 @@ fn open(named: &Path, force: bool, recording: &Path) -> Result<Target> {
     let part = place.with_file_name(format!(".{name}.{}.part", std::process::id()));
     let file = File::create(&part).with_context(|| cannot("create", named))?;
     Ok(Target::Beside(Beside { file, part, place, force, done: false }))
+}
+
+/// Where a file is or will be, links followed, those that lead to nothing yet too.
+pub fn place_of(named: &Path) -> Result<PathBuf> {
+    /// As many links in a row as Linux follows.
+    const LINKS: usize = 40;
+    let mut path = named.to_owned();
+    for _ in 0..LINKS {
+        if let Ok(place) = fs::canonicalize(&path) {
+            return Ok(place);
+        }
+        match fs::read_link(&path) {
+            Ok(to) => path = path.parent().unwrap_or(Path::new("")).join(to),
+            Err(_) => return in_folder(&path),
+        }
+    }
+    bail!("`{}` is a link that leads back to itself", named.display())
 }
 
 /// The path of a file that is not there yet, its folder resolved.

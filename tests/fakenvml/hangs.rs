@@ -1,6 +1,6 @@
 //! Calls into the driver that do not return.
 
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
 
 use gpumon_core::rows::{EventKind, FastRow};
@@ -29,7 +29,7 @@ fn hang_control_c_still_ends_it_within_two_seconds() {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let mut child = command(&fake, &args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     std::thread::sleep(Duration::from_millis(3000));
-    interrupt(&child);
+    signal(&child, "-INT");
     let asked = Instant::now();
     while child.try_wait().unwrap().is_none() {
         assert!(asked.elapsed() < Duration::from_secs(3), "it does not end");
@@ -38,11 +38,6 @@ fn hang_control_c_still_ends_it_within_two_seconds() {
     assert!(asked.elapsed() < Duration::from_secs(2), "{:?}", asked.elapsed());
     assert!(!events(&fake, EventKind::Stall).is_empty());
     assert!(rows::<FastRow>(&recording(&fake)).iter().filter(|r| r.gpu == 1).count() > 20);
-}
-
-fn interrupt(child: &Child) {
-    let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
-    assert!(sent.success());
 }
 
 #[test]

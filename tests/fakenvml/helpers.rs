@@ -1,7 +1,7 @@
 //! Recording under a script, and what every recording has to keep to.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output};
 
 use gpumon_core::header::Header;
 use gpumon_core::rows::{EventKind, EventRow, FastRow, RingRow};
@@ -47,13 +47,27 @@ pub fn record_args(fake: &Fake, seconds: &str) -> Vec<String> {
     ["record", "-o", &path, "--duration", seconds, "--json"].map(str::to_owned).to_vec()
 }
 
-/// Records under a script; the fake, the summary, and what went to standard error.
+/// Records under a script: the fake and the summary.
 #[track_caller]
 pub fn record(script: &str, seconds: &str) -> (Fake, Value) {
+    let (fake, summary, _) = record_with(script, seconds, &[], 0);
+    (fake, summary)
+}
+
+/// The same with more arguments, ending with this exit code; also what went to standard error.
+#[track_caller]
+pub fn record_with(script: &str, seconds: &str, more: &[&str], code: i32) -> (Fake, Value, String) {
     let fake = fake(script);
     let args = record_args(&fake, seconds);
-    let output = command(&fake, &args.iter().map(String::as_str).collect::<Vec<_>>()).output().unwrap();
-    (fake, json(&output))
+    let args: Vec<&str> = args.iter().map(String::as_str).chain(more.iter().copied()).collect();
+    let output = command(&fake, &args).output().unwrap();
+    assert_eq!(output.status.code(), Some(code), "{}", text(&output.stderr));
+    (fake, serde_json::from_slice(&output.stdout).unwrap(), text(&output.stderr))
+}
+
+/// Sends a signal by its name.
+pub fn signal(child: &Child, name: &str) {
+    assert!(Command::new("kill").args([name, &child.id().to_string()]).status().unwrap().success());
 }
 
 pub fn rows<R: Row>(path: &Path) -> Vec<R> {

@@ -1,15 +1,17 @@
 //! What every profile goes through, whatever file it came from.
 //!
-//! Rule: a value out of its range is an error; rows with the same key on the same GPU become their mean; a model whose
-//! dynamic power is always its average power loses its dynamic power.
+//! Rule: a value out of its range is an error, and so are slices and a share that contradict each other; rows with the
+//! same key on the same GPU become their mean; a model whose dynamic power is always its average power loses its
+//! dynamic power, and so do single rows whose dynamic power is not below average power.
 //! Cases: among rows that repeat a point the invalid ones count only if there are no others; sums stay sums
 //! (`n_samples`), memory is the largest.
-//! Not done here: judging figures against each other; that is the fit's.
+//! Not done here: judging times and throughputs against each other; that is the fit's.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::geometry::SEVEN_SLICES;
 use crate::profile::ProfileRow;
+use crate::units::plain;
 
 /// A value out of its range: column, what stands there, what should.
 pub(super) struct Wrong {
@@ -17,6 +19,11 @@ pub(super) struct Wrong {
     pub(super) found: String,
     pub(super) expected: &'static str,
 }
+
+/// No GPU draws more, W.
+const MAX_W: f64 = 10_000.0;
+/// How far `share` and `mig_slices` / 7 may differ by rounding.
+const SHARE_ROUNDING: f64 = 0.01;
 
 const NOT_NEGATIVE: &str = "a finite number, 0 or above";
 const POSITIVE: &str = "a finite number above 0";
@@ -34,7 +41,7 @@ pub(super) fn check(row: &ProfileRow) -> Result<(), Wrong> {
         return wrong("batch_size", &row.batch_size, "a whole number, 1 or above");
     }
     if !(row.share > 0.0 && row.share <= 1.0) {
-        return wrong("share", &row.share, "a number above 0, up to 1");
+        return wrong("share", &plain(row.share), "a number above 0, up to 1");
     }
     let legal = |slices: i32| u8::try_from(slices).is_ok_and(|s| SEVEN_SLICES.profile(s).is_some());
     if let Some(slices) = row.mig_slices.filter(|&s| !legal(s)) {
@@ -46,9 +53,26 @@ pub(super) fn check(row: &ProfileRow) -> Result<(), Wrong> {
     if row.frequency < 1 {
         return wrong("frequency", &row.frequency, "a clock in MHz, 1 or above");
     }
+    if let Some(slices) = row.mig_slices {
+        let of_slices = f64::from(slices) / f64::from(SEVEN_SLICES.compute_slices);
+        if (row.share - of_slices).abs() > SHARE_ROUNDING {
+            let found = format!("`{}` beside {slices} of 7 slices, which is {of_slices:.4}", row.share);
+            let expected = "the share that `mig_slices` is, or only one of the two";
+            return Err(Wrong { column: "share", found, expected });
+        }
+    }
+    let watts = [("avg_power_draw", row.avg_power_draw), ("dynamic_power_draw", row.dynamic_power_draw)];
+    for (column, value) in watts {
+        if let Some(value) = value.filter(|v| *v > MAX_W) {
+            return wrong(column, &plain(value), "a power in W, up to 10000");
+        }
+    }
+    if row.avg_power_draw == Some(0.0) {
+        return wrong("avg_power_draw", &0, "a power in W, above 0; an empty cell if it was not measured");
+    }
     for (column, value) in not_negative(row) {
         if let Some(value) = value.filter(|v| !(v.is_finite() && *v >= 0.0)) {
-            return wrong(column, &value, NOT_NEGATIVE);
+            return wrong(column, &plain(value), NOT_NEGATIVE);
         }
     }
     for (column, value) in [("mem_bytes", row.mem_bytes), ("n_samples", row.n_samples)] {
@@ -58,7 +82,7 @@ pub(super) fn check(row: &ProfileRow) -> Result<(), Wrong> {
     }
     for (column, value) in positive(row) {
         if let Some(value) = value.filter(|v| !(v.is_finite() && *v > 0.0)) {
-            return wrong(column, &value, POSITIVE);
+            return wrong(column, &plain(value), POSITIVE);
         }
     }
     if row.valid && row.is_idle() && row.avg_power_draw.is_none() {
@@ -109,7 +133,30 @@ pub(super) fn clean(rows: Vec<ProfileRow>, name: &str, notices: &mut Vec<String>
     for row in rows.iter_mut().filter(|r| suspects.contains(&r.model)) {
         row.dynamic_power_draw = None;
     }
+    leave_out_impossible(&mut rows, name, notices);
     rows
+}
+
+/// Leaves out dynamic power that is not below average power.
+fn leave_out_impossible(rows: &mut [ProfileRow], name: &str, notices: &mut Vec<String>) {
+    let mut models: BTreeMap<String, (usize, String)> = BTreeMap::new();
+    for row in rows.iter_mut().filter(|r| !r.is_idle()) {
+        let (Some(average), Some(dynamic)) = (row.avg_power_draw, row.dynamic_power_draw) else { continue };
+        if dynamic >= average {
+            row.dynamic_power_draw = None;
+            let first =
+                || format!("{dynamic} of {average} W at batch {}, {} MHz", row.batch_size, row.frequency);
+            models.entry(row.model.clone()).or_insert_with(|| (0, first())).0 += 1;
+        }
+    }
+    for (model, (count, first)) in models {
+        notices.push(format!(
+            "{name}: `{model}`'s dynamic power is not below its average power in {count} row{} ({}{first}); it is left \
+             out there, because dynamic power is what lies above the idle GPU",
+            if count == 1 { "" } else { "s" },
+            if count == 1 { "" } else { "the first: " },
+        ));
+    }
 }
 
 fn without_idle_taken_off(rows: &[ProfileRow]) -> BTreeSet<String> {

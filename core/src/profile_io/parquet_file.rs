@@ -2,6 +2,7 @@
 //!
 //! Rule: a table with a column `valid` is ours and read as it is. Any other, such as a data frame that somebody saved,
 //! is read as the CSV that it would make; so the same layouts are understood and the same values refused.
+//! Cases: the Parquet library panics on some damaged files; that is an error as any other damage is.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,8 +17,9 @@ use parquet::file::metadata::KeyValue;
 use parquet::file::properties::WriterProperties;
 
 use super::clean::{check, clean};
-use super::text::{OURS, parse_csv};
+use super::text::{OURS, parse_csv, quoted, some};
 use super::{Profile, ProfileError};
+use crate::caught::caught;
 use crate::profile::ProfileRow;
 use crate::table::Table;
 
@@ -26,17 +28,19 @@ pub(super) const MAGIC: &[u8] = b"PAR1";
 const ZSTD_LEVEL: i32 = 3;
 
 pub(super) fn read(bytes: Vec<u8>, path: &Path) -> Result<Profile, ProfileError> {
-    let broken = |e: &dyn std::fmt::Display| {
-        ProfileError::file(
-            path,
-            format!("not readable as Parquet ({e}); was it cut off while it was copied?"),
-        )
-    };
-    let builder =
-        ParquetRecordBatchReaderBuilder::try_new(bytes::Bytes::from(bytes)).map_err(|e| broken(&e))?;
+    caught(|| decode(bytes, path)).unwrap_or_else(|| Err(broken(path, &"its parts contradict each other")))
+}
+
+fn broken(path: &Path, why: &dyn std::fmt::Display) -> ProfileError {
+    ProfileError::file(path, format!("not readable as Parquet ({why}); was it cut off while it was copied?"))
+}
+
+fn decode(bytes: Vec<u8>, path: &Path) -> Result<Profile, ProfileError> {
+    let builder = ParquetRecordBatchReaderBuilder::try_new(bytes::Bytes::from(bytes));
+    let builder = builder.map_err(|e| broken(path, &e))?;
     let schema = Arc::clone(builder.schema());
-    let reader = builder.build().map_err(|e| broken(&e))?;
-    let batches = reader.collect::<Result<Vec<_>, _>>().map_err(|e| broken(&e))?;
+    let reader = builder.build().map_err(|e| broken(path, &e))?;
+    let batches = reader.collect::<Result<Vec<_>, _>>().map_err(|e| broken(path, &e))?;
     match schema.column_with_name(OURS) {
         Some(_) => ours(&batches, &schema, path),
         None => parse_csv(&as_csv(&batches, path)?, path),
@@ -47,13 +51,11 @@ fn ours(batches: &[RecordBatch], schema: &Schema, path: &Path) -> Result<Profile
     let name = path.display().to_string();
     let known: Vec<_> = ProfileRow::columns().into_iter().map(|c| c.name).collect();
     let fields = schema.fields().iter().map(|f| f.name().as_str());
-    let unknown: Vec<_> = fields.filter(|f| !known.contains(f)).map(|f| format!("`{f}`")).collect();
+    let unknown: Vec<_> = fields.filter(|f| !known.contains(f)).map(quoted).collect();
     let mut notices = Vec::new();
     if !unknown.is_empty() {
-        notices.push(format!(
-            "{name}: columns that a profile does not have are left out: {}",
-            unknown.join(", ")
-        ));
+        notices
+            .push(format!("{name}: columns that a profile does not have are left out: {}", some(&unknown)));
     }
     let mut rows = Vec::new();
     for batch in batches {

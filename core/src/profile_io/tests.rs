@@ -122,6 +122,14 @@ fn a_saved_data_frame_is_a_profile() {
 }
 
 #[test]
+fn many_unknown_columns_are_named_in_part() {
+    let names: Vec<String> = (0..500).map(|i| format!("x{i}")).collect();
+    let text = format!("{},{}\nm,1,2,210,50,5,4,3{}\n", HEADER.trim(), names.join(","), ",1".repeat(500));
+    let notices = parse(&text).unwrap().notices;
+    assert!(notices[0].ends_with("and 492 more") && notices[0].len() < 200, "{notices:?}");
+}
+
+#[test]
 fn repeated_points_are_averaged_with_a_notice() {
     let profile =
         parse(&format!("{HEADER}m,1,2,210,50,5,4,3\nm,1,2,240,50,5,4,3\nm,1,2.0,210,60,7,6,5\n")).unwrap();
@@ -139,8 +147,14 @@ fn dynamic_power_that_is_average_power_is_left_out() {
     );
     let profile = parse(&both).unwrap();
     let dynamic: Vec<_> = profile.rows.iter().map(|r| r.dynamic_power_draw).collect();
-    assert_eq!(dynamic, [None, None, Some(50.0), Some(9.0)], "only in every row");
-    assert!(profile.notices[0].contains("`m`'s dynamic power"), "{:?}", profile.notices);
+    assert_eq!(dynamic, [None, None, None, Some(9.0)]);
+    assert!(profile.notices[0].contains("`m`'s dynamic power is its average"), "{:?}", profile.notices);
+    assert!(profile.notices[1].contains("`n`'s dynamic power is not below"), "{:?}", profile.notices);
+    assert!(
+        profile.notices[1].contains("in 1 row (50 of 50 W at batch 1, 210 MHz)"),
+        "{:?}",
+        profile.notices
+    );
 }
 
 #[test]
@@ -230,8 +244,10 @@ prop_compose! {
         row.simulated = sim;
         row.mig_slices = slices;
         row.share_kind = slices.map(|_| "mig".into());
-        row.avg_power_draw = v[1].or(Some(1.0));
-        row.dynamic_power_draw = v[2];
+        row.share = slices.map_or(share, |n| f64::from(n) / 7.0);
+        let average = v[1].map_or(1.0, |x| x.min(10_000.0));
+        row.avg_power_draw = Some(average);
+        row.dynamic_power_draw = v[2].map(|x| x.min(average / 2.0));
         row.throughput = v[3].or(Some(2.0));
         row.latency = v[4].or(Some(3.0));
         row.latency_p99 = v[5];
@@ -253,15 +269,69 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn what_is_written_reads_back(rows in rows(), parquet in any::<bool>()) {
+    fn what_is_written_reads_back(rows in rows(), name in "p\\.(parquet|csv|PARQUET|Csv)") {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join(if parquet { "p.parquet" } else { "p.csv" });
+        let path = folder.path().join(name);
         write(&path, &rows).unwrap();
         let profile = read(&path).unwrap();
         prop_assert_eq!(profile.rows, rows);
         prop_assert!(profile.notices.is_empty());
         prop_assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left beside it");
     }
+}
+
+fn some_parquet() -> Vec<u8> {
+    let rows: Vec<_> = (0..40)
+        .map(|i| ProfileRow {
+            avg_power_draw: Some(50.0 + f64::from(i)),
+            throughput: Some(4.0),
+            latency: Some(3.0),
+            gpu_name: Some(format!("GPU {i}")),
+            ..ProfileRow::new("model", 1 + i, 0.5, 210)
+        })
+        .collect();
+    parquet_file::bytes(&rows, Path::new("p.parquet")).unwrap()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    #[test]
+    fn damaged_parquet_is_an_error_and_never_a_panic(
+        flips in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+        late in any::<bool>(),
+    ) {
+        let mut bytes = some_parquet();
+        let from = if late { bytes.len() / 2 } else { 4 };
+        for (at, value) in flips {
+            let at = from + at.index(bytes.len() - from);
+            bytes[at] = value;
+        }
+        // Damage that no checksum sees may pass.
+        if let Err(error) = parquet_file::read(bytes, Path::new("p.parquet")) {
+            prop_assert!(error.to_string().starts_with("`p.parquet`"), "{}", error);
+        }
+    }
+}
+
+#[test]
+fn rows_that_contradict_themselves_are_refused() {
+    for (row, says) in [
+        (
+            "m,1,2,210,50000,5,4,3",
+            "column `avg_power_draw`: found `50000`, expected a power in W, up to 10000",
+        ),
+        ("m,1,2,210,0,0,4,3", "column `avg_power_draw`: found `0`, expected a power in W, above 0"),
+        ("m,1,2,210,50,20000,4,3", "column `dynamic_power_draw`"),
+    ] {
+        let text = error(&format!("{HEADER}{row}\n"));
+        assert!(text.contains(says) && text.contains("line 2"), "{text}");
+    }
+    let both =
+        "model,batch_size,mig_slices,share,frequency,avg_power_draw,dynamic_power_draw,throughput,latency\n";
+    assert!(parse(&format!("{both}m,1,2,0.2857,210,50,5,4,3\n")).is_ok());
+    let text = error(&format!("{both}m,1,2,0.9,210,50,5,4,3\n"));
+    assert!(text.contains("column `share`: found `0.9` beside 2 of 7 slices"), "{text}");
 }
 
 proptest! {

@@ -101,13 +101,13 @@ impl Layout {
             .columns
             .keys()
             .filter(|name| !known.contains(&name.as_str()))
-            .map(|name| format!("`{}`", name.escape_debug()))
+            .map(|name| quoted(name))
             .collect();
         let missing = layout.missing();
         if !missing.is_empty() {
             let also = match unknown.is_empty() {
                 true => String::new(),
-                false => format!(", and these are not known: {}", unknown.join(", ")),
+                false => format!(", and these are not known: {}", some(&unknown)),
             };
             let what = format!(
                 "the header lacks {}{also}; expected columns such as {PUBLISHED}",
@@ -119,7 +119,7 @@ impl Layout {
         if !unknown.is_empty() {
             notices.push(format!(
                 "{name}: columns that a profile does not have are left out: {}",
-                unknown.join(", ")
+                some(&unknown)
             ));
         }
         if parva {
@@ -320,7 +320,16 @@ impl Line<'_> {
     }
 }
 
-fn quoted(cell: &str) -> String {
+/// The first few of a list of names, and how many more there are.
+pub(super) fn some(names: &[String]) -> String {
+    const SHOWN: usize = 8;
+    match names.get(SHOWN..) {
+        Some(more @ [_, ..]) => format!("{} and {} more", names[..SHOWN].join(", "), more.len()),
+        _ => names.join(", "),
+    }
+}
+
+pub(super) fn quoted(cell: &str) -> String {
     const SHOWN: usize = 40;
     match cell.chars().count() > SHOWN {
         true => format!("`{}…`", cell.chars().take(SHOWN).collect::<String>().escape_debug()),

@@ -6,7 +6,8 @@
 //! itself, from 1; times run from the state's time zero. Several faults may strike one call, in the
 //! order of the script, until one of them decides what it answers.
 //! Cases: `lost` and `counter-reset` happen once and stay; `missing-symbol` is no matter of time, the
-//! library that is loaded lacks the symbol.
+//! library that is loaded lacks the symbol; `vanish` strikes handles instead of calls: those from before are dead for
+//! good, and there are new ones once it is over, as after a container got its GPU back or a driver was reloaded.
 //! Not done here: a wait that no signal ends, which only a driver can do.
 
 use serde::Deserialize;
@@ -45,6 +46,7 @@ enum Kind {
     NoDriver,
     FieldError,
     FieldType,
+    Vanish,
 }
 
 /// A fault as the script gives it.
@@ -64,6 +66,7 @@ pub(crate) struct FaultText {
     field: Option<u32>,
     #[serde(rename = "type")]
     value_type: Option<String>,
+    kernel: Option<bool>,
 }
 
 /// A fault that can be played.
@@ -90,10 +93,12 @@ pub(crate) enum What {
     Garbage(i64),
     /// The call takes longer, µs.
     Delay(i64),
-    /// The call never returns.
-    Hang,
+    /// The call never returns; whether the kernel holds it, so that no signal reaches it.
+    Hang(bool),
     /// The GPU is gone for good.
     Lost,
+    /// The GPU is gone for a while, and its handles for good.
+    Vanish(Code),
     /// The energy counter starts again at 0.
     CounterReset,
     /// The library has no such function.
@@ -132,7 +137,7 @@ impl FaultText {
 
     fn what(&self) -> Result<What, String> {
         let (wants_error, wants_value, wants_delay, wants_type) = match self.kind {
-            Kind::Error | Kind::FieldError => (true, false, false, false),
+            Kind::Error | Kind::FieldError | Kind::Vanish => (true, false, false, false),
             Kind::Garbage => (false, true, false, false),
             Kind::Delay => (false, false, true, false),
             Kind::FieldType => (false, false, false, true),
@@ -145,6 +150,10 @@ impl FaultText {
             ("delay_ms", self.delay_ms.is_some(), wants_delay, true),
             ("type", self.value_type.is_some(), wants_type, true),
             ("field", self.field.is_some(), may_field, false),
+            ("kernel", self.kernel.is_some(), self.kind == Kind::Hang, false),
+            ("call", self.call.is_some(), self.kind != Kind::Vanish, false),
+            ("from_call", self.from_call.is_some(), self.kind != Kind::Vanish, false),
+            ("for_calls", self.for_calls.is_some(), self.kind != Kind::Vanish, false),
         ] {
             if has && !wants {
                 return Err(format!("key `{key}`: this kind has none"));
@@ -159,8 +168,9 @@ impl FaultText {
             Kind::FieldType => What::FieldType(self.field, self.type_number()?),
             Kind::Garbage => What::Garbage(self.value.unwrap_or_default()),
             Kind::Delay => What::Delay(i64::from(self.delay_ms.unwrap_or_default()) * 1000),
-            Kind::Hang => What::Hang,
+            Kind::Hang => What::Hang(self.kernel.unwrap_or(false)),
             Kind::Lost => What::Lost,
+            Kind::Vanish => What::Vanish(self.code()?),
             Kind::CounterReset => What::CounterReset,
             Kind::MissingSymbol => What::MissingSymbol,
             Kind::DriverMismatch => What::Error(Code::LIB_RM_VERSION_MISMATCH),
@@ -192,7 +202,7 @@ impl FaultText {
             Kind::DriverMismatch | Kind::NoDriver => Some(INIT),
             Kind::CounterReset => Some(ENERGY),
             Kind::FieldError | Kind::FieldType => Some(FIELDS),
-            Kind::Lost => Some(&[][..]),
+            Kind::Lost | Kind::Vanish => Some(&[][..]),
             _ => None,
         };
         let Some(name) = self.call.as_deref() else {
@@ -230,12 +240,19 @@ impl Fault {
         };
         let past = nth.saturating_sub(self.from_call);
         named
-            && self.what != What::MissingSymbol
+            && !matches!(self.what, What::MissingSymbol | What::Vanish(_))
             && self.gpu.is_none_or(|wanted| gpu == Some(wanted))
             && nth >= self.from_call
             && self.for_calls.is_none_or(|calls| past < calls)
             && now_us >= self.from_us
             && self.for_us.is_none_or(|for_us| now_us < self.from_us + for_us)
+    }
+
+    /// If this makes a GPU vanish and has begun: the code that its dead handles answer, and whether it is still gone.
+    pub(crate) fn vanished(&self, gpu: u32, now_us: i64) -> Option<(Code, bool)> {
+        let What::Vanish(code) = self.what else { return None };
+        let concerns = self.gpu.is_none_or(|wanted| wanted == gpu) && now_us >= self.from_us;
+        concerns.then(|| (code, self.for_us.is_none_or(|for_us| now_us < self.from_us + for_us)))
     }
 
     /// The symbol that is missing, if this is that kind of fault.

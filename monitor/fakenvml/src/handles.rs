@@ -2,7 +2,8 @@
 //!
 //! Rule: a handle is a number in the shape of a pointer, made of a mark, its kind, the GPU and the
 //! instances; it is never followed, and one that does not stand for something that exists is
-//! INVALID_ARGUMENT. GPUs have the same handles in every process.
+//! INVALID_ARGUMENT. GPUs have the same handles in every process, and others after they vanished: one from before answers
+//! the code of the fault `vanish`.
 //! Assumed: calls that are about a whole GPU answer NOT_SUPPORTED to a MIG device's handle.
 #![allow(unsafe_code)]
 
@@ -33,6 +34,8 @@ impl Arg for Index {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Handle {
     kind: u8,
+    /// How often the GPU had vanished when the handle was made; 0 for all but whole GPUs.
+    generation: u8,
     gpu: u32,
     gi: u8,
     ci: u8,
@@ -48,6 +51,7 @@ impl Handle {
     fn pointer<T>(self) -> *mut T {
         let number = MARK << 48
             | u64::from(self.kind) << 40
+            | u64::from(self.generation) << 32
             | u64::from(self.gpu & 0xFFFF) << 16
             | u64::from(self.gi) << 8
             | u64::from(self.ci);
@@ -57,7 +61,8 @@ impl Handle {
     fn of<T>(pointer: *mut T, kind: u8, world: &World) -> Option<Self> {
         let number = pointer.addr() as u64;
         let gpu = (number >> 16 & 0xFFFF) as u32;
-        let handle = Self { kind, gpu, gi: (number >> 8) as u8, ci: number as u8 };
+        let generation = (number >> 32) as u8;
+        let handle = Self { kind, generation, gpu, gi: (number >> 8) as u8, ci: number as u8 };
         (handle.pointer::<T>() == pointer && gpu < world.gpu_count()).then_some(handle)
     }
 }
@@ -74,10 +79,14 @@ pub(crate) enum Device {
 }
 
 impl Device {
-    pub(crate) fn handle(self) -> sys::nvmlDevice_t {
+    pub(crate) fn handle(self, world: &World) -> sys::nvmlDevice_t {
         match self {
-            Self::Gpu(gpu) => Handle { kind: GPU, gpu, gi: 0, ci: 0 }.pointer(),
-            Self::Mig { gpu, gi, ci } => Handle { kind: MIG, gpu, gi: gi as u8, ci: ci as u8 }.pointer(),
+            Self::Gpu(gpu) => {
+                Handle { kind: GPU, generation: world.generation(gpu).0, gpu, gi: 0, ci: 0 }.pointer()
+            }
+            Self::Mig { gpu, gi, ci } => {
+                Handle { kind: MIG, generation: 0, gpu, gi: gi as u8, ci: ci as u8 }.pointer()
+            }
         }
     }
 
@@ -92,6 +101,10 @@ impl Arg for Device {
     type Raw = sys::nvmlDevice_t;
     unsafe fn take(raw: Self::Raw, world: &World) -> Answer<Self> {
         if let Some(handle) = Handle::of(raw, GPU, world) {
+            let (generation, code, _) = world.generation(handle.gpu);
+            if let (true, Some(code)) = (handle.generation < generation, code) {
+                return Err(code);
+            }
             return Ok(Self::Gpu(handle.gpu));
         }
         let Handle { gpu, gi, ci, .. } = Handle::of(raw, MIG, world).ok_or(Code::INVALID_ARGUMENT)?;
@@ -129,7 +142,7 @@ pub(crate) struct Gi {
 
 impl Gi {
     pub(crate) fn handle(self) -> sys::nvmlGpuInstance_t {
-        Handle { kind: GPU_INSTANCE, gpu: self.gpu, gi: self.id as u8, ci: 0 }.pointer()
+        Handle { kind: GPU_INSTANCE, generation: 0, gpu: self.gpu, gi: self.id as u8, ci: 0 }.pointer()
     }
 }
 
@@ -155,7 +168,8 @@ pub(crate) struct Ci {
 
 impl Ci {
     pub(crate) fn handle(self) -> sys::nvmlComputeInstance_t {
-        Handle { kind: COMPUTE_INSTANCE, gpu: self.gi.gpu, gi: self.gi.id as u8, ci: self.id as u8 }.pointer()
+        let (gi, ci) = (self.gi.id as u8, self.id as u8);
+        Handle { kind: COMPUTE_INSTANCE, generation: 0, gpu: self.gi.gpu, gi, ci }.pointer()
     }
 }
 

@@ -22,6 +22,7 @@ mod edge;
 mod elf;
 mod faults;
 mod handles;
+mod hang;
 mod log;
 mod mig;
 mod model;

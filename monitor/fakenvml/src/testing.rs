@@ -18,10 +18,13 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use gpumon_core::geometry::SEVEN_SLICES;
 use gpumon_core::units::{MonoUs, WallUs};
 use gpumon_simgpu::SimGpu;
 
+use crate::codes::Code;
 use crate::elf::{self, ElfError};
+use crate::log::Change;
 use crate::script::{Script, ScriptError, VARIABLE};
 use crate::world::World;
 
@@ -39,6 +42,9 @@ pub enum FakeError {
     /// The script.
     #[error(transparent)]
     Script(#[from] ScriptError),
+    /// Instances that do not fit on a GPU.
+    #[error("MIG instances of {0:?} slices do not fit")]
+    Partition(Vec<u8>),
     /// The library that was built.
     #[error(transparent)]
     Elf(#[from] ElfError),
@@ -134,6 +140,26 @@ impl Fake {
         let world = self.world()?;
         let gpus = (0..world.gpu_count()).filter_map(|gpu| world.look(gpu, |m, _| m.sim.clone()).ok());
         Ok(Truth { zero: WallUs(world.wall_us(MonoUs(0))), gpus: gpus.collect() })
+    }
+
+    /// Turns MIG on and cuts a GPU into instances of these sizes, each with one compute instance, as root would have
+    /// done before the test. Fails where they do not fit.
+    pub fn partition(&self, gpu: u32, slices: &[u8]) -> Result<(), FakeError> {
+        let world = self.world()?;
+        let refused = |_| FakeError::Partition(slices.to_vec());
+        world.change(gpu, |_, _| Ok((Change::Mig { on: true }, ()))).map_err(refused)?;
+        for &slices in slices {
+            let id = world.change(gpu, |model, _| {
+                let size = SEVEN_SLICES.profile(slices).ok_or(Code::INVALID_ARGUMENT)?;
+                let start = *model.mig.free_starts(size).last().ok_or(Code::INSUFFICIENT_RESOURCES)?;
+                let id = model.mig.next_id(slices);
+                Ok((Change::CreateGpuInstance { id, slices, start }, id))
+            });
+            let gpu_instance = id.map_err(refused)?;
+            let compute = Change::CreateComputeInstance { gpu_instance, id: 0, slices, start: 0 };
+            world.change(gpu, |_, _| Ok((compute, ()))).map_err(refused)?;
+        }
+        Ok(())
     }
 
     /// How often a function was called for a GPU, or, with `None`, without one.

@@ -132,6 +132,22 @@ impl World {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// How often a GPU has vanished so far: handles of an earlier generation are dead. The code that they answer, and
+    /// whether it is gone now.
+    pub(crate) fn generation(&self, gpu: u32) -> (u8, Option<Code>, bool) {
+        let now_us = self.now().0;
+        let begun = self.script.faults.iter().filter_map(|fault| fault.vanished(gpu, now_us));
+        begun.fold((0, None, false), |(n, _, gone), (code, now)| (n + 1, Some(code), gone || now))
+    }
+
+    /// Fails while a GPU is gone, so that nobody gets a new handle.
+    pub(crate) fn present(&self, gpu: u32) -> Answer {
+        match self.generation(gpu) {
+            (_, Some(code), true) => Err(code),
+            _ => Ok(()),
+        }
+    }
+
     /// Looks at a GPU as it is now.
     pub(crate) fn look<T>(&self, gpu: u32, look: impl FnOnce(&mut Model, MonoUs) -> T) -> Answer<T> {
         let mut inner = self.inner();
@@ -195,16 +211,14 @@ impl World {
                 What::Error(code) => return Err(code),
                 What::Garbage(value) => call.garbage = Some(value),
                 What::Delay(us) => std::thread::sleep(Duration::from_micros(us.unsigned_abs())),
-                What::Hang => loop {
-                    std::thread::sleep(Duration::from_secs(3600));
-                },
+                What::Hang(kernel) => crate::hang::forever(kernel),
                 What::Lost => self.once(gpu, now, |model| (!model.lost).then_some(Change::Lost))?,
                 What::CounterReset => self.once(gpu, MonoUs(fault.from_us.max(0)), |model| {
                     let done = model.resets.contains(&fault.index);
                     (!done).then_some(Change::CounterReset { fault: fault.index })
                 })?,
                 What::FieldError(..) | What::FieldType(..) => call.fields.push(fault.what),
-                What::MissingSymbol => {}
+                What::MissingSymbol | What::Vanish(_) => {}
             }
         }
         match gpu {

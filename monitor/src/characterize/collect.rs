@@ -20,7 +20,7 @@ use super::load::Switched;
 use super::wave::Edge;
 use super::{Error, Interrupted};
 use crate::device::{ACTIVITY_MIN_US, Device, ReadError, Sensors};
-use crate::lane::{Lane, RingLane};
+use crate::lane::{Lane, Presence, RingLane};
 
 /// A change that was seen by polls further apart than this is not used, ms.
 const WIDEST_MS: f64 = 40.0;
@@ -106,7 +106,8 @@ impl<'a> Collector<'a> {
             // The lane counts from its origin, so it is given this collection's.
             let start_wall = WallUs(self.clock.wall().0 - self.clock.mono().since_us(self.origin));
             let live = Arc::default();
-            RingLane::new(self.device.clone(), 0, self.origin, start_wall, live)
+            let presence = Presence::of(self.device.as_ref());
+            RingLane::new(self.device.clone(), 0, self.origin, start_wall, live, presence)
         });
         let began_us = self.clock.mono().since_us(self.origin);
         let (mut due, mut look) = (self.clock.mono(), self.clock.mono());

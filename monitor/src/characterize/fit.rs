@@ -7,7 +7,8 @@
 //! Cases: a load that moves power by less than [`LEAST_SWING_W`], or by less than what is left unexplained, shows no
 //! window; a window or lag at the end of its range is no result either.
 //! Rise: where an ideal square leaves more than a fiftieth of the swing unexplained in any sensor, a common rise of
-//! the load is tried for all sensors together; it counts if it lowers the sum of their log-likelihoods clearly.
+//! the load is tried for all sensors together; it counts if it lowers the sum of their log-likelihoods clearly and leaves
+//! each sensor a window longer than the rise.
 //! Source: Yang, Adamek and Armour, "Part-time Power Measurements: nvidia-smi's Lack of Attention", SC'24, which fits
 //! the window under square loads; bracketing by polls, lag, shapes and rise are ours. Nelder and Mead, "A Simplex
 //! Method for Function Minimization", 1965.
@@ -101,12 +102,21 @@ pub fn fit_all(edges: &[Edge], sensors: &[Vec<Seen>]) -> (Vec<Result<Fit, NoFit>
         };
         let fits: Vec<_> = sensors.iter().zip(&best.0).map(warm).collect();
         let found = cost(&fits, sensors);
-        if found < best_cost {
+        if found < best_cost && told_apart(&fits, &best.0, rise_ms) {
             best_cost = found;
             best = (fits, rise_ms);
         }
     }
     best
+}
+
+/// Whether a rise can be told apart from the sensors' windows: every sensor still has a window, and one longer than the
+/// rise. Where all sensors smooth alike, what smooths is taken to be the sensors.
+fn told_apart(fits: &[Result<Fit, NoFit>], before: &[Result<Fit, NoFit>], rise_ms: f64) -> bool {
+    fits.iter().zip(before).all(|(fit, before)| match fit {
+        Ok(fit) => fit.window_ms > rise_ms,
+        Err(_) => before.is_err(),
+    })
 }
 
 /// Minus twice the log-likelihood of normal residuals, up to a constant.
@@ -340,6 +350,20 @@ mod tests {
             assert_eq!(fit.shape, WindowShape::Box);
             assert!((fit.window_ms - window_ms).abs() < 1.0 && (fit.lag_ms - lag_ms).abs() < 1.0, "{fit:?}");
             assert!((fit.off_w - 100.0).abs() < 1.0 && (fit.swing_w - 300.0).abs() < 2.0, "{fit:?}");
+        }
+    }
+
+    /// As an H200 has it: the ring and the short-window field show the same smoothed signal.
+    #[test]
+    fn sensors_that_smooth_alike_keep_their_smoothing() {
+        let edges = edges(&phases::squares(100.0, 30_000_000));
+        let of = |every_ms| seen(&Response::new(&edges, 14.0, WindowShape::LowPass, 0.3), 3.0, every_ms, 1.0);
+        let (fits, rise_ms) = fit_all(&edges, &[of(20.1), of(100.3)]);
+        assert!(rise_ms < 14.0, "{rise_ms}");
+        for fit in fits {
+            let fit = fit.unwrap();
+            assert!(fit.shape == WindowShape::LowPass && fit.window_ms > rise_ms, "{fit:?}");
+            assert!((10.0..=16.0).contains(&(fit.window_ms.hypot(rise_ms))), "{fit:?} after {rise_ms} ms");
         }
     }
 

@@ -135,6 +135,7 @@ mod tests {
             uuid: "GPU-1".into(),
             pci_id: String::new(),
             driver: "1/2".into(),
+            power_scope: None,
             power_limit: None,
             mem_total_bytes: None,
             sm_clocks: Vec::new(),

@@ -18,12 +18,22 @@ use gpumon_core::units::{Megahertz, Millijoules, Milliwatts, WallUs};
 
 pub mod nvml;
 mod nvml_ext;
+mod nvml_open;
 mod nvml_process;
 mod patience;
+mod power_state;
+mod process;
 pub mod replay;
 pub mod select;
 pub mod sim;
 pub mod visible;
+
+/// The number that a field has in this driver; see [`nvml_ext`].
+pub fn field_id(driver: &str, id: u32) -> u32 {
+    nvml_ext::Numbering::of(driver).translate(id)
+}
+
+pub use process::{Process, Processes};
 
 /// A GPU that can be read. Calls may block for as long as the driver likes.
 pub trait Device: Send + Sync {
@@ -48,6 +58,15 @@ pub trait Device: Send + Sync {
     /// The processes on the GPU, and what each did since the call before.
     fn processes(&self) -> Result<Processes, ReadError> {
         Err(ReadError::Unsupported)
+    }
+    /// Whether the GPU can come back after it was lost, so that looking for it makes sense.
+    fn can_return(&self) -> bool {
+        false
+    }
+    /// Looks for a GPU that was lost, by its UUID, and reads from it again where it is found. One look, no waiting; what
+    /// the driver takes for it is unknown.
+    fn attach_again(&self) -> Result<(), ReadError> {
+        Err(ReadError::Lost("this kind of GPU does not come back".into()))
     }
 }
 
@@ -76,6 +95,8 @@ pub struct Identity {
     pub mig_uuids: Vec<String>,
     /// GPU instances, if MIG is on.
     pub mig_instances: Vec<MigInstance>,
+    /// What its power is measured over, `gpu` or `module`; `None` where that is not known.
+    pub power_scope: Option<&'static str>,
     /// Whether this GPU is simulated.
     pub simulated: bool,
 }
@@ -87,6 +108,10 @@ pub struct Power {
     pub instant: Option<Milliwatts>,
     /// Averaged by the driver.
     pub average: Option<Milliwatts>,
+    /// Why the short-window value is absent on a GPU that has it.
+    pub instant_failed: Option<&'static str>,
+    /// Why the average is absent on a GPU that has it.
+    pub average_failed: Option<&'static str>,
 }
 
 /// One of the driver's own, time-stamped power readings.
@@ -113,32 +138,6 @@ pub struct Activity {
     pub pcie_tx_mib_per_s: Option<f64>,
     /// PCIe received, MiB/s.
     pub pcie_rx_mib_per_s: Option<f64>,
-}
-
-/// The processes on a GPU.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Processes {
-    /// One entry a process and GPU instance; also those that ended since the call before, if they did something.
-    pub list: Vec<Process>,
-    /// Whether the driver says what each process did.
-    pub has_utilisation: bool,
-}
-
-/// One process on a GPU.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Process {
-    /// Its id.
-    pub pid: u32,
-    /// What it calls itself.
-    pub name: Option<String>,
-    /// The GPU instance that it runs on.
-    pub mig_instance: Option<u32>,
-    /// Share of time with a kernel of it, % of the whole GPU.
-    pub sm_util_pct: Option<f64>,
-    /// Share of time with memory traffic of it, %.
-    pub mem_util_pct: Option<f64>,
-    /// Memory that it holds, bytes.
-    pub mem_used_bytes: Option<u64>,
 }
 
 /// The span below which performance counters give zeros and NaN with a success code, µs.
@@ -228,6 +227,18 @@ pub enum OpenError {
          restart; restart the machine, or reload the nvidia modules (`rmmod nvidia_uvm nvidia; modprobe nvidia`)"
     )]
     VersionMismatch,
+    /// The library is there and cannot be loaded.
+    #[error(
+        "the NVIDIA driver's library cannot be loaded ({0}); install the driver anew, or try `--device sim:h200`, a \
+         simulated GPU"
+    )]
+    BrokenLibrary(String),
+    /// Every GPU is suspended.
+    #[error(
+        "GPU {0} is asleep to save power (PCI runtime power management), and reading would wake it; give `--wake` to \
+         read it all the same"
+    )]
+    Asleep(String),
     /// The driver answers, but there is nothing to read.
     #[error(
         "the NVIDIA driver finds no GPU; see whether `nvidia-smi -L` lists one, or try `--device sim:h200`"
@@ -244,29 +255,42 @@ pub enum OpenError {
     Replay(String),
 }
 
+/// What opening a GPU may do to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Access {
+    /// Whether a GPU that is suspended to save power may be woken.
+    pub wake: bool,
+}
+
 /// A way to get GPUs.
 struct Backend {
     /// What stands before the colon of `--device`.
     scheme: &'static str,
     /// Opens all GPUs for what stands behind the colon.
-    open: fn(rest: &str, clock: Arc<dyn Clock>) -> Opened,
+    open: fn(rest: &str, clock: Arc<dyn Clock>, access: Access) -> Opened,
 }
 
 /// All GPUs of a backend.
 type Opened = Result<Vec<Arc<dyn Device>>, OpenError>;
 
 const BACKENDS: &[Backend] = &[
-    Backend { scheme: "nvml", open: nvml::open },
+    Backend { scheme: "nvml", open: nvml_open::open },
     Backend { scheme: "sim", open: sim::open },
     Backend { scheme: "replay", open: replay::open },
 ];
 
-/// All GPUs of a device specification such as `nvml` or `sim:h200`.
+/// All GPUs of a device specification such as `nvml` or `sim:h200`, but for those that sleep.
 pub fn open(spec: &str, clock: Arc<dyn Clock>) -> Opened {
+    open_as(spec, clock, Access::default())
+}
+
+/// The same, with a word on what opening may do.
+pub fn open_as(spec: &str, clock: Arc<dyn Clock>, access: Access) -> Opened {
     let (scheme, rest) = spec.split_once(':').unwrap_or((spec, ""));
     let backend = BACKENDS.iter().find(|b| b.scheme == scheme);
-    let devices =
-        backend.map(|b| (b.open)(rest, clock)).ok_or_else(|| OpenError::UnknownSpec(spec.into()))??;
+    let devices = backend
+        .map(|b| (b.open)(rest, clock, access))
+        .ok_or_else(|| OpenError::UnknownSpec(spec.into()))??;
     if devices.is_empty() { Err(OpenError::NoGpu) } else { Ok(devices) }
 }
 
@@ -315,8 +339,10 @@ impl Sensors {
         let processes = device.processes();
         let process_util = processes.as_ref().is_ok_and(|p| p.has_utilisation);
         Ok(Self {
-            power_instant: has_power && known.is_none_or(|p| p.instant.is_some()),
-            power_average: has_power && known.is_none_or(|p| p.average.is_some()),
+            power_instant: has_power
+                && known.is_none_or(|p| p.instant.is_some() || p.instant_failed.is_some()),
+            power_average: has_power
+                && known.is_none_or(|p| p.average.is_some() || p.average_failed.is_some()),
             sm_clock: answers(device.sm_clock())?,
             power_samples: answers(device.power_samples(WallUs(i64::MAX), &mut Vec::new()))?,
             energy_counter: answers(device.energy_counter())?,
@@ -327,11 +353,11 @@ impl Sensors {
         })
     }
 
-    /// The same, but a driver that does not return from a call within a few seconds is an error.
-    pub fn probe_patiently(device: &Arc<dyn Device>) -> Result<Self, ReadError> {
-        let asked = device.clone();
-        patience::answer(move || Self::probe(asked.as_ref()))
-            .unwrap_or_else(|| Err(ReadError::Transient(patience::no_answer())))
+    /// The same for several GPUs at once; a driver that does not return from a call within a few seconds is an error.
+    pub fn probe_patiently(devices: &[Arc<dyn Device>]) -> Vec<Result<Self, ReadError>> {
+        let asks = devices.iter().cloned().map(|device| move || Self::probe(device.as_ref()));
+        let no_answer = || Err(ReadError::Transient(patience::no_answer()));
+        patience::answers(asks).into_iter().map(|answer| answer.unwrap_or_else(no_answer)).collect()
     }
 
     /// Names of the sensors that answer and of those that do not.

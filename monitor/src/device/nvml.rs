@@ -1,16 +1,14 @@
 //! NVIDIA GPUs through libnvidia-ml.so.
 //!
-//! NVML is initialised once per process and never shut down: loops of both leak descriptors, and a
-//! handle must outlive any call that hangs. GPUs are found by UUID again after the driver was
-//! reloaded; that is the caller's affair, this file only says that a GPU is lost.
+//! A GPU that is lost, or that a container no longer sees, is looked for by its UUID when the caller asks: the new handle
+//! takes the place of the old one, and calls that still hang on that one are left to themselves. How NVML is loaded and
+//! GPUs are found at first is [`nvml_open`]'s.
 //!
-//! Power is asked at GPU scope; where that does not answer (GH200, GB200), at module scope, and the
-//! sensor list says so.
+//! Power is asked at GPU scope; where that does not answer (GH200, GB200), at module scope, and the identity says which.
 //!
 //! Not read here: anything that sets clocks, limits or modes.
 
-use std::ffi::OsStr;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use gpumon_core::clock::Clock;
 use gpumon_core::units::{Megahertz, Millijoules, Milliwatts, WallUs};
@@ -21,65 +19,12 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::gpm::{GpmSample, gpm_metrics_get};
 use nvml_wrapper_sys::bindings::nvmlSample_t;
 
-use super::nvml_ext::{self, Field};
+use super::nvml_ext::{self, Field, Numbering};
+use super::nvml_open::{self, Place};
 use super::nvml_process::ProcessReader;
-use super::patience;
 use super::{
-    ACTIVITY_MIN_US, Activity, Device, Identity, OpenError, Power, PowerSample, Processes, ReadError,
-    SlowSensor,
+    ACTIVITY_MIN_US, Activity, Device, Identity, Power, PowerSample, Processes, ReadError, SlowSensor,
 };
-
-/// All NVIDIA GPUs of this machine. `rest` must be empty.
-pub(super) fn open(rest: &str, clock: Arc<dyn Clock>) -> Result<Vec<Arc<dyn Device>>, OpenError> {
-    if !rest.is_empty() {
-        return Err(OpenError::UnknownSpec(format!("nvml:{rest}")));
-    }
-    let opened = patience::answer(|| {
-        let nvml = library()?;
-        let count = nvml.device_count().map_err(driver_error)?;
-        Ok((nvml, count, nvml.sys_driver_version().unwrap_or_default()))
-    });
-    let (nvml, count, driver) = opened.ok_or_else(|| OpenError::Driver(patience::no_answer()))??;
-    let mut devices: Vec<Arc<dyn Device>> = Vec::new();
-    for index in 0..count {
-        let (driver, clock) = (driver.clone(), clock.clone());
-        // One failing GPU never hides the others.
-        match patience::answer(move || NvmlDevice::open(nvml, index, &driver, clock)) {
-            Some(Ok(device)) => devices.push(Arc::new(device)),
-            Some(Err(e)) => tracing::warn!("GPU {index} cannot be read and is left out: {e}"),
-            None => tracing::warn!("GPU {index} cannot be read and is left out: {}", patience::no_answer()),
-        }
-    }
-    Ok(devices)
-}
-
-/// The library, loaded and initialised at the first call.
-fn library() -> Result<&'static Nvml, OpenError> {
-    static LIBRARY: OnceLock<Nvml> = OnceLock::new();
-    if let Some(nvml) = LIBRARY.get() {
-        return Ok(nvml);
-    }
-    // The name that the driver installs; the plain one belongs to development packages.
-    let load = |name: &str| Nvml::builder().lib_path(OsStr::new(name)).init();
-    let nvml = match load("libnvidia-ml.so.1") {
-        Err(NvmlError::LibloadingError(_)) => load("libnvidia-ml.so"),
-        other => other,
-    };
-    let nvml = nvml.map_err(driver_error)?;
-    Ok(LIBRARY.get_or_init(|| nvml))
-}
-
-fn driver_error(e: NvmlError) -> OpenError {
-    match e {
-        NvmlError::LibloadingError(_) | NvmlError::LibraryNotFound => {
-            OpenError::NoDriver("libnvidia-ml.so.1 is not found".into())
-        }
-        NvmlError::DriverNotLoaded => OpenError::NoDriver("the nvidia kernel module is not loaded".into()),
-        NvmlError::LibRmVersionMismatch => OpenError::VersionMismatch,
-        NvmlError::NotFound => OpenError::NoGpu,
-        other => OpenError::Driver(other.to_string()),
-    }
-}
 
 fn read_error(e: NvmlError) -> ReadError {
     match e {
@@ -93,55 +38,103 @@ fn read_error(e: NvmlError) -> ReadError {
     }
 }
 
-struct NvmlDevice {
+pub(super) struct NvmlDevice {
     nvml: &'static Nvml,
-    device: nvml_wrapper::Device<'static>,
+    /// Replaced when the GPU comes back after it was lost.
+    device: Mutex<Arc<nvml_wrapper::Device<'static>>>,
     identity: Identity,
     clock: Arc<dyn Clock>,
+    numbering: Numbering,
     /// The power fields that this GPU answers, found once.
     instant: Option<Field>,
     average: Option<Field>,
     samples: Mutex<Vec<nvmlSample_t>>,
     activity: Mutex<Option<(i64, GpmSample<'static>)>>,
-    processes: ProcessReader,
+    /// Replaced with the GPU, because its MIG devices are.
+    processes: Mutex<Arc<ProcessReader>>,
 }
 
 impl NvmlDevice {
-    fn open(nvml: &'static Nvml, index: u32, driver: &str, clock: Arc<dyn Clock>) -> Result<Self, NvmlError> {
-        let device = nvml.device_by_index(index)?;
-        let mut identity = identify(&device, index, driver)?;
-        let mig_devices = if identity.mig == Some(true) { device.mig_device_count().unwrap_or(0) } else { 0 };
-        let processes = ProcessReader::new(&device, mig_devices);
-        identity.mig_instances = processes.instances();
-        // A failure that may pass does not cost the sensor; one that will not does.
-        let first_that_answers = |id| {
-            let tried = [Field::gpu(id), Field::module(id)].map(|field| {
-                let value = nvml_ext::fields(&device, [field]).and_then(|[value]| value);
-                (field, value.map_err(read_error))
-            });
-            let answers = tried.iter().find(|(_, value)| value.is_ok());
-            let may = || tried.iter().find(|(_, value)| value.as_ref().is_err_and(|e| !e.is_final()));
-            answers.or_else(may).map(|&(field, _)| field)
+    /// Opens one GPU and finds out over what its power is measured.
+    pub(super) fn open(
+        nvml: &'static Nvml,
+        place: &Place,
+        driver: &str,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, NvmlError> {
+        let (index, device) = match place {
+            Place::Index(index) => (*index, nvml.device_by_index(*index)?),
+            Place::Pci(address) => {
+                let device = nvml.device_by_pci_bus_id(address.as_str())?;
+                (device.index()?, device)
+            }
         };
-        let instant = first_that_answers(nvml_ext::POWER_INSTANT);
-        let average = first_that_answers(nvml_ext::POWER_AVERAGE);
+        let numbering = Numbering::of(driver);
+        let mut identity = identify(&device, index, driver)?;
+        let [instant, average] = power_fields(&device, numbering);
+        let processes = ProcessReader::new(&device, identity.mig == Some(true));
+        identity.mig_instances = processes.instances();
+        identity.power_scope = instant.or(average).map(|field| field.scope_name());
         Ok(Self {
             nvml,
             identity,
             clock,
+            numbering,
             instant,
             average,
             samples: Mutex::default(),
             activity: Mutex::default(),
-            processes,
-            device,
+            processes: Mutex::new(Arc::new(processes)),
+            device: Mutex::new(Arc::new(device)),
         })
     }
 
+    /// The present handle. Nobody waits for a call of another thread here, which may never return.
+    fn device(&self) -> Result<Arc<nvml_wrapper::Device<'static>>, ReadError> {
+        if nvml_open::is_fork() {
+            return Err(ReadError::Lost(nvml_open::FORKED.into()));
+        }
+        Ok(self.device.lock().unwrap_or_else(PoisonError::into_inner).clone())
+    }
+
+    fn ask<T>(
+        &self,
+        ask: impl FnOnce(&nvml_wrapper::Device<'static>) -> Result<T, NvmlError>,
+    ) -> Result<T, ReadError> {
+        ask(self.device()?.as_ref()).map_err(read_error)
+    }
+
+    fn fields<const N: usize>(&self, wanted: [Field; N]) -> Result<[Result<i64, NvmlError>; N], ReadError> {
+        self.ask(|device| nvml_ext::fields(device, self.numbering, wanted))
+    }
+
     fn one_field(&self, field: Field) -> Result<i64, ReadError> {
-        let [value] = nvml_ext::fields(&self.device, [field]).map_err(read_error)?;
+        let [value] = self.fields([field])?;
         value.map_err(read_error)
     }
+}
+
+/// The fields of instant and average power at the first scope where either answers, each absent where the GPU lacks it.
+/// A failure that may pass does not cost the sensor; one that will not does.
+fn power_fields(device: &nvml_wrapper::Device<'static>, numbering: Numbering) -> [Option<Field>; 2] {
+    type Scope = fn(u32) -> Field;
+    let tried = [Field::gpu as Scope, Field::module as Scope].map(|scope| {
+        [nvml_ext::POWER_INSTANT, nvml_ext::POWER_AVERAGE].map(scope).map(|field| {
+            let value = nvml_ext::fields(device, numbering, [field]).and_then(|[value]| value);
+            (field, value.map_err(read_error))
+        })
+    });
+    let kept = |at_scope: &[(Field, Result<i64, ReadError>); 2]| {
+        [0, 1].map(|i| {
+            let (field, value) = &at_scope[i];
+            value.as_ref().map_or_else(|e| !e.is_final(), |_| true).then_some(*field)
+        })
+    };
+    let answers = tried.iter().find(|at_scope| at_scope.iter().any(|(_, value)| value.is_ok()));
+    answers
+        .map(kept)
+        .or_else(|| tried.iter().map(kept).find(|kept| kept.iter().any(Option::is_some)))
+        .unwrap_or_default()
 }
 
 fn identify(device: &nvml_wrapper::Device<'static>, index: u32, driver: &str) -> Result<Identity, NvmlError> {
@@ -158,6 +151,7 @@ fn identify(device: &nvml_wrapper::Device<'static>, index: u32, driver: &str) ->
     let name = device.name()?;
     Ok(Identity {
         index,
+        power_scope: None,
         // A library over simulated GPUs names them so, and what is recorded from it says so too.
         simulated: name.contains("(simulated)"),
         name,
@@ -185,8 +179,24 @@ fn field_of(fields: &Result<[Result<i64, NvmlError>; 2], ReadError>, index: usiz
     }
 }
 
-fn milliwatts(value: Result<i64, NvmlError>) -> Result<Milliwatts, ReadError> {
-    let mw = value.map_err(read_error)?;
+/// Why one of the two power fields gave nothing while the other answered.
+fn why(e: &NvmlError) -> &'static str {
+    match e {
+        NvmlError::UnexpectedVariant(_) => "its value is of a type that NVML does not define",
+        _ => "it gave nothing",
+    }
+}
+
+fn milliwatts(value: &Result<i64, NvmlError>) -> Result<Milliwatts, ReadError> {
+    let mw = match value {
+        Ok(mw) => *mw,
+        Err(NvmlError::NotSupported) => return Err(ReadError::Unsupported),
+        Err(NvmlError::NoPermission) => return Err(ReadError::NoPermission),
+        Err(e @ (NvmlError::GpuLost | NvmlError::ResetRequired)) => {
+            return Err(ReadError::Lost(e.to_string()));
+        }
+        Err(e) => return Err(ReadError::Transient(e.to_string())),
+    };
     u32::try_from(mw).map(Milliwatts).map_err(|_| ReadError::Transient(format!("power of {mw} mW")))
 }
 
@@ -198,40 +208,50 @@ impl Device for NvmlDevice {
     fn power(&self) -> Result<Power, ReadError> {
         match (self.instant, self.average) {
             (Some(instant), Some(average)) => {
-                let [i, a] = nvml_ext::fields(&self.device, [instant, average]).map_err(read_error)?;
-                match (milliwatts(i), milliwatts(a)) {
+                let [i, a] = self.fields([instant, average])?;
+                match (milliwatts(&i), milliwatts(&a)) {
                     (Err(e), Err(_)) => Err(e),
-                    (i, a) => Ok(Power { instant: i.ok(), average: a.ok() }),
+                    (mw_i, mw_a) => Ok(Power {
+                        instant: mw_i.ok(),
+                        average: mw_a.ok(),
+                        instant_failed: i.err().map(|e| why(&e)),
+                        average_failed: a.err().map(|e| why(&e)),
+                    }),
                 }
             }
             (Some(instant), None) => {
-                let [i] = nvml_ext::fields(&self.device, [instant]).map_err(read_error)?;
-                Ok(Power { instant: Some(milliwatts(i)?), average: None })
+                let [i] = self.fields([instant])?;
+                Ok(Power { instant: Some(milliwatts(&i)?), ..Power::default() })
+            }
+            (None, Some(average)) => {
+                let [a] = self.fields([average])?;
+                Ok(Power { average: Some(milliwatts(&a)?), ..Power::default() })
             }
             // Before the fields existed (driver 525) the plain call was the only one. Its window depends on
             // the architecture, so it goes where nothing is promised about the window.
-            (None, _) => {
-                let usage = self.device.power_usage().map_err(read_error)?;
-                Ok(Power { instant: None, average: Some(Milliwatts(usage)) })
+            (None, None) => {
+                let usage = self.ask(|device| device.power_usage())?;
+                Ok(Power { average: Some(Milliwatts(usage)), ..Power::default() })
             }
         }
     }
 
     fn sm_clock(&self) -> Result<Megahertz, ReadError> {
-        self.device.clock_info(ClockKind::SM).map(Megahertz).map_err(read_error)
+        self.ask(|device| device.clock_info(ClockKind::SM)).map(Megahertz)
     }
 
     fn power_samples(&self, newer_than: WallUs, into: &mut Vec<PowerSample>) -> Result<(), ReadError> {
         let mut buffer = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
-        nvml_ext::power_samples(&self.device, newer_than, &mut buffer, into).map_err(read_error)
+        self.ask(|device| nvml_ext::power_samples(device, newer_than, &mut buffer, into))
     }
 
     fn energy_counter(&self) -> Result<Millijoules, ReadError> {
-        self.device.total_energy_consumption().map(Millijoules).map_err(read_error)
+        self.ask(|device| device.total_energy_consumption()).map(Millijoules)
     }
 
     fn slow(&self, sensor: SlowSensor) -> Result<i64, ReadError> {
-        let d = &self.device;
+        let device = self.device()?;
+        let d = device.as_ref();
         match sensor {
             SlowSensor::MemClock => d.clock_info(ClockKind::Memory).map(i64::from),
             SlowSensor::Temperature => d.temperature(TemperatureSensor::Gpu).map(i64::from),
@@ -252,10 +272,10 @@ impl Device for NvmlDevice {
         let wants = |sensor| sensors.contains(&sensor);
         let both_utils = wants(SlowSensor::UtilGpu) && wants(SlowSensor::UtilMem);
         let both_fields = wants(SlowSensor::MemTemperature) && wants(SlowSensor::MemPower);
-        let utils = both_utils.then(|| self.device.utilization_rates().map_err(read_error));
+        let utils = both_utils.then(|| self.ask(|device| device.utilization_rates()));
         let fields = both_fields.then(|| {
             let wanted = [Field::gpu(nvml_ext::MEMORY_TEMP), Field::memory(nvml_ext::POWER_AVERAGE)];
-            nvml_ext::fields(&self.device, wanted).map_err(read_error)
+            self.fields(wanted)
         });
         let value = |&sensor: &SlowSensor| match (sensor, &utils, &fields) {
             (SlowSensor::UtilGpu, Some(utils), _) => {
@@ -285,10 +305,10 @@ impl Device for NvmlDevice {
         if before.as_ref().is_some_and(|(at_us, _)| now_us - at_us < ACTIVITY_MIN_US) {
             return Err(ReadError::Transient("performance counters were read less than 100 ms ago".into()));
         }
-        if before.is_none() && !self.device.gpm_support().map_err(read_error)? {
+        if before.is_none() && !self.ask(|device| device.gpm_support())? {
             return Err(ReadError::Unsupported);
         }
-        let sample = self.device.gpm_sample().map_err(read_error)?;
+        let sample = self.ask(|device| device.gpm_sample())?;
         let Some((_, first)) = before.replace((now_us, sample)) else {
             return Err(ReadError::Transient("the first reading of performance counters".into()));
         };
@@ -306,6 +326,31 @@ impl Device for NvmlDevice {
     }
 
     fn processes(&self) -> Result<Processes, ReadError> {
-        self.processes.read(&self.device, self.clock.wall()).map_err(read_error)
+        let reader = self.processes.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        self.ask(|device| reader.read(device, self.clock.wall()))
+    }
+
+    fn can_return(&self) -> bool {
+        true
+    }
+
+    fn attach_again(&self) -> Result<(), ReadError> {
+        if nvml_open::is_fork() {
+            return Err(ReadError::Lost(nvml_open::FORKED.into()));
+        }
+        let found = self.nvml.device_by_uuid(self.identity.uuid.as_str()).map_err(read_error)?;
+        // A handle to a GPU that does not answer is no better than the old one.
+        found.clock_info(ClockKind::SM).map(drop).or_else(|e| match read_error(e) {
+            e if e.is_final() => Ok(()),
+            e => Err(e),
+        })?;
+        // Counters of before mean nothing; whoever hangs in a call for them keeps them.
+        if let Ok(mut activity) = self.activity.try_lock() {
+            *activity = None;
+        }
+        let processes = ProcessReader::new(&found, self.identity.mig == Some(true));
+        *self.processes.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(processes);
+        *self.device.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(found);
+        Ok(())
     }
 }

@@ -1,6 +1,7 @@
 //! The NVML calls that nvml-wrapper lacks, straight on its `-sys` crate.
 //!
 //! - power fields with a scope (`scopeId`), whose per-field return code and value type are checked;
+//! - the numbers of fields, which drivers from 580.82 on changed in 251–273;
 //! - the ring of power samples in one call into a buffer that is kept (the wrapper asks twice and
 //!   allocates);
 //! - the GPU instance of a MIG device, and where it lies;
@@ -39,22 +40,62 @@ impl Field {
         Self { id, scope: sys::NVML_POWER_SCOPE_MODULE }
     }
 
+    /// The scope in a word.
+    pub(super) fn scope_name(self) -> &'static str {
+        match self.scope {
+            sys::NVML_POWER_SCOPE_MODULE => "module",
+            sys::NVML_POWER_SCOPE_MEMORY => "memory",
+            _ => "gpu",
+        }
+    }
+
     pub(super) const fn memory(id: u32) -> Self {
         Self { id, scope: sys::NVML_POWER_SCOPE_MEMORY }
     }
 }
 
-/// Values of up to `N` fields by one call. The ids used here lie outside the range (251–273) that
-/// drivers renumbered, so they need no translation.
+/// How a driver numbers its fields.
+///
+/// Source: `nvml.h` of drivers 575 and 580.82. NVML 13 update 1 moved the five CLOCKS_EVENT_REASON and POWER_SYNC fields
+/// from 251–255 to 269–273 and the power-smoothing fields from 256–273 to 251–268; the wrapper translates alike, in a
+/// call that takes no scope.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Numbering {
+    /// Up to 580.81, and the numbers that this code uses.
+    Old,
+    /// From 580.82 on.
+    New,
+}
+
+impl Numbering {
+    /// The numbering of a driver version such as `580.82.07`.
+    pub(super) fn of(driver: &str) -> Self {
+        let mut parts = driver.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
+        let version = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
+        if version >= (580, 82) { Self::New } else { Self::Old }
+    }
+
+    /// A field's number there.
+    pub(super) fn translate(self, id: u32) -> u32 {
+        match (self, id) {
+            (Self::New, 251..=255) => id + 18,
+            (Self::New, 256..=273) => id - 5,
+            _ => id,
+        }
+    }
+}
+
+/// Values of up to `N` fields by one call.
 pub(super) fn fields<const N: usize>(
     device: &Device<'_>,
+    numbering: Numbering,
     wanted: [Field; N],
 ) -> Result<[Result<i64, NvmlError>; N], NvmlError> {
     let call = nvml_sym(device.nvml().lib().nvmlDeviceGetFieldValues.as_ref())?;
     let mut values = wanted.map(|field| {
         // SAFETY: the struct holds only integers and a union of numbers; all zeros is a value of it.
         let mut value: sys::nvmlFieldValue_t = unsafe { std::mem::zeroed() };
-        value.fieldId = field.id;
+        value.fieldId = numbering.translate(field.id);
         value.scopeId = field.scope;
         value
     });

@@ -24,6 +24,29 @@ pub(crate) fn answer<T: Send + 'static>(ask: impl FnOnce() -> T + Send + 'static
     receive.recv_timeout(PATIENCE).ok()
 }
 
+/// The answers to several questions asked at the same time, in their order. Whoever has not answered when nobody has for
+/// [`PATIENCE`] is given up.
+pub(crate) fn answers<T: Send + 'static, F: FnOnce() -> T + Send + 'static>(
+    asks: impl IntoIterator<Item = F>,
+) -> Vec<Option<T>> {
+    let (send, receive) = mpsc::channel();
+    let mut answers = Vec::new();
+    for (index, ask) in asks.into_iter().enumerate() {
+        let send = send.clone();
+        let asked = thread::Builder::new().name("ask".into()).spawn(move || {
+            let _ = send.send((index, ask()));
+        });
+        drop(asked);
+        answers.push(None);
+    }
+    drop(send);
+    // Ends too when every thread has answered, or could not be started.
+    while let Ok((index, answer)) = receive.recv_timeout(PATIENCE) {
+        answers[index] = Some(answer);
+    }
+    answers
+}
+
 /// What did not happen, in words.
 pub(crate) fn no_answer() -> String {
     format!("a call into the driver has not returned for {} s", PATIENCE.as_secs())

@@ -16,7 +16,8 @@ use gpumon_core::table::Table;
 use gpumon_core::units::{Megahertz, Millijoules, Milliwatts, MonoUs, WallUs};
 
 use super::{
-    Activity, Device, Identity, OpenError, Power, PowerSample, Process, Processes, ReadError, SlowSensor,
+    Access, Activity, Device, Identity, OpenError, Power, PowerSample, Process, Processes, ReadError,
+    SlowSensor,
 };
 use crate::store::{Reader, Row, StoreError};
 
@@ -26,7 +27,7 @@ const RING_KEPT_US: i64 = 1_000_000;
 const PROCESSES_HELD_US: i64 = 1_500_000;
 
 /// The GPUs of the recording at the path `rest`.
-pub(super) fn open(rest: &str, clock: Arc<dyn Clock>) -> Result<Vec<Arc<dyn Device>>, OpenError> {
+pub(super) fn open(rest: &str, clock: Arc<dyn Clock>, _: Access) -> Result<Vec<Arc<dyn Device>>, OpenError> {
     if rest.is_empty() {
         return Err(OpenError::UnknownSpec("replay:".into()));
     }
@@ -103,6 +104,7 @@ fn identity(index: u32, gpu: &header::Gpu, header: &Header) -> Identity {
         mig: None,
         mig_uuids: Vec::new(),
         mig_instances: gpu.mig_instances.clone(),
+        power_scope: gpu.power_scope.as_deref().and_then(|s| ["gpu", "module"].into_iter().find(|k| *k == s)),
         simulated: header.simulated,
     }
 }
@@ -151,7 +153,7 @@ impl Device for ReplayDevice {
     fn power(&self) -> Result<Power, ReadError> {
         let row = self.held(&self.fast, |r| r.mono_us)?;
         let mw = |v: Option<i32>| v.and_then(|v| u32::try_from(v).ok()).map(Milliwatts);
-        Ok(Power { instant: mw(row.power_instant_mw), average: mw(row.power_average_mw) })
+        Ok(Power { instant: mw(row.power_instant_mw), average: mw(row.power_average_mw), ..Power::default() })
     }
 
     fn sm_clock(&self) -> Result<Megahertz, ReadError> {

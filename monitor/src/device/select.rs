@@ -110,6 +110,7 @@ pub(super) mod tests {
             mig: None,
             mig_uuids: vec![],
             mig_instances: vec![],
+            power_scope: None,
             simulated: true,
         }
     }

@@ -13,11 +13,12 @@ use gpumon_core::units::{Megahertz, Millijoules, Milliwatts, MonoUs, WallUs};
 use gpumon_simgpu::{Reading, Sensor, SimGpu, Spec};
 
 use super::{
-    Activity, Device, Identity, OpenError, Power, PowerSample, Process, Processes, ReadError, SlowSensor,
+    Access, Activity, Device, Identity, OpenError, Power, PowerSample, Process, Processes, ReadError,
+    SlowSensor,
 };
 
 /// The GPUs that `rest`, a built-in name or the path of a TOML file, describes.
-pub(super) fn open(rest: &str, clock: Arc<dyn Clock>) -> Result<Vec<Arc<dyn Device>>, OpenError> {
+pub(super) fn open(rest: &str, clock: Arc<dyn Clock>, _: Access) -> Result<Vec<Arc<dyn Device>>, OpenError> {
     let devices = named(rest, &clock)?;
     Ok(devices.into_iter().map(|d| d as Arc<dyn Device>).collect())
 }
@@ -77,6 +78,7 @@ impl SimDevice {
             mig: None,
             mig_uuids: Vec::new(),
             mig_instances: Vec::new(),
+            power_scope: Some("gpu"),
             simulated: true,
         };
         let opened = clock.mono();
@@ -139,7 +141,9 @@ impl Device for SimDevice {
         };
         match (instant, average) {
             (Err(e), Err(_)) => Err(e),
-            (instant, average) => Ok(Power { instant: instant.ok(), average: average.ok() }),
+            (instant, average) => {
+                Ok(Power { instant: instant.ok(), average: average.ok(), ..Power::default() })
+            }
         }
     }
 

@@ -11,7 +11,7 @@ use gpumon_core::rows::{CounterRow, EventKind, EventRow, Record};
 use gpumon_core::units::MonoUs;
 
 use super::trouble::Trouble;
-use super::{Flow, Grid, Lane, Outbox, plausible_ceiling};
+use super::{Flow, Grid, Lane, Outbox, Presence, plausible_ceiling};
 use crate::device::{Device, ReadError};
 
 /// Readings a second.
@@ -23,6 +23,7 @@ pub struct CounterReader {
     gpu: i32,
     origin: MonoUs,
     state: Mutex<State>,
+    presence: Arc<Presence>,
 }
 
 struct State {
@@ -34,13 +35,16 @@ struct State {
 
 impl CounterReader {
     /// A reader whose times count from `origin`.
-    pub fn new(device: Arc<dyn Device>, gpu: i32, origin: MonoUs) -> Self {
+    pub fn new(device: Arc<dyn Device>, gpu: i32, origin: MonoUs, presence: Arc<Presence>) -> Self {
         let state = State { epoch: 0, last: None, trouble: Trouble::new(gpu, "counter") };
-        Self { device, gpu, origin, state: Mutex::new(state) }
+        Self { device, gpu, origin, state: Mutex::new(state), presence }
     }
 
     /// Reads the counter now.
     pub fn read(&self, clock: &dyn Clock, out: &mut dyn Outbox) -> Flow {
+        if self.presence.is_away() {
+            return Flow::Continue;
+        }
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let called = clock.mono();
         let value = self.device.energy_counter();
@@ -48,7 +52,7 @@ impl CounterReader {
         let now_us = returned.since_us(self.origin);
         let energy = match value {
             Ok(energy) => energy,
-            Err(ReadError::Lost(_)) => return Flow::Stop,
+            Err(e @ ReadError::Lost(_)) => return self.presence.suspect(e.to_string()),
             Err(e) => {
                 state.trouble.failed(now_us, EventKind::ReadFailed, e.to_string(), out);
                 return Flow::Continue;

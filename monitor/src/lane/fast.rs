@@ -8,6 +8,7 @@ use gpumon_core::clock::Clock;
 use gpumon_core::rows::{EventKind, EventRow, FastRow, Record};
 use gpumon_core::units::{Milliwatts, MonoUs};
 
+use super::presence::{Keeper, Presence};
 use super::trouble::Trouble;
 use super::{Flow, Grid, Lane, Live, Outbox, plausible_ceiling};
 use crate::device::{Device, Power, ReadError, Sensors};
@@ -24,6 +25,7 @@ pub struct FastLane {
     last: Power,
     power_trouble: Trouble,
     clock_trouble: Trouble,
+    keeper: Keeper,
 }
 
 impl FastLane {
@@ -35,9 +37,11 @@ impl FastLane {
         origin: MonoUs,
         rate_hz: f64,
         live: Arc<Live>,
+        presence: Arc<Presence>,
     ) -> Self {
         Self {
             ceiling: plausible_ceiling(device.identity().power_limit),
+            keeper: Keeper::new(device.clone(), gpu, presence),
             device,
             sensors: sensors.clone(),
             gpu,
@@ -64,15 +68,13 @@ impl FastLane {
         }
     }
 
+    /// Power, or why there is none.
     fn read_power(&mut self, now_us: i64, out: &mut dyn Outbox) -> Result<Power, ReadError> {
-        if !self.sensors.power_instant && !self.sensors.power_average {
-            return Ok(Power::default());
-        }
         match self.device.power() {
             Err(lost @ ReadError::Lost(_)) => Err(lost),
             Err(e) => {
                 self.power_trouble.failed(now_us, EventKind::ReadFailed, e.to_string(), out);
-                Ok(Power::default())
+                Err(e)
             }
             Ok(power) => {
                 let beyond = [power.instant, power.average].into_iter().flatten().find(|p| *p > self.ceiling);
@@ -80,37 +82,34 @@ impl FastLane {
                     (Some(p), _) => {
                         self.power_trouble.failed(now_us, EventKind::Implausible, p.to_string(), out);
                     }
-                    (None, Some(sensor)) => {
-                        let detail = format!("{sensor} gave nothing");
+                    (None, Some(detail)) => {
                         self.power_trouble.failed(now_us, EventKind::ReadFailed, detail, out);
                     }
                     (None, None) => self.power_trouble.over(out),
                 }
                 let keep = |p: Option<Milliwatts>| p.filter(|p| *p <= self.ceiling);
-                Ok(Power { instant: keep(power.instant), average: keep(power.average) })
+                Ok(Power { instant: keep(power.instant), average: keep(power.average), ..Power::default() })
             }
         }
     }
 
     /// The sensor that answered when it was tried and is absent from a reading.
-    fn silent(&self, power: Power) -> Option<&'static str> {
-        let is = |works, value: Option<Milliwatts>, name| (works && value.is_none()).then_some(name);
-        is(self.sensors.power_instant, power.instant, "power_instant_mw").or(is(
-            self.sensors.power_average,
-            power.average,
-            "power_average_mw",
-        ))
+    fn silent(&self, power: Power) -> Option<String> {
+        let is = |works, value: Option<Milliwatts>, why: Option<&str>, name| {
+            (works && value.is_none()).then(|| format!("{name}: {}", why.unwrap_or("it gave nothing")))
+        };
+        let (instant, average) = (self.sensors.power_instant, self.sensors.power_average);
+        is(instant, power.instant, power.instant_failed, "power_instant_mw")
+            .or_else(|| is(average, power.average, power.average_failed, "power_average_mw"))
     }
 
+    /// The clock, or why there is none.
     fn read_clock(&mut self, now_us: i64, out: &mut dyn Outbox) -> Result<Option<i32>, ReadError> {
-        if !self.sensors.sm_clock {
-            return Ok(None);
-        }
         match self.device.sm_clock() {
             Err(lost @ ReadError::Lost(_)) => Err(lost),
             Err(e) => {
                 self.clock_trouble.failed(now_us, EventKind::ReadFailed, e.to_string(), out);
-                Ok(None)
+                Err(e)
             }
             Ok(clock) => {
                 self.clock_trouble.over(out);
@@ -121,8 +120,25 @@ impl FastLane {
 
     fn sample(&mut self, now: MonoUs, lateness_us: i64, out: &mut dyn Outbox) -> Result<(), ReadError> {
         let now_us = now.since_us(self.origin);
-        let power = self.read_power(now_us, out)?;
-        let sm_mhz = self.read_clock(now_us, out)?;
+        let has_power = self.sensors.power_instant || self.sensors.power_average;
+        let power = if has_power { Some(self.read_power(now_us, out)) } else { None };
+        if let Some(Err(lost @ ReadError::Lost(_))) = power {
+            return Err(lost);
+        }
+        let clock = if self.sensors.sm_clock { Some(self.read_clock(now_us, out)) } else { None };
+        if let Some(Err(lost @ ReadError::Lost(_))) = clock {
+            return Err(lost);
+        }
+        let any = matches!(power, Some(Ok(_))) || matches!(clock, Some(Ok(_)));
+        let failure =
+            [power.as_ref().and_then(|p| p.as_ref().err()), clock.as_ref().and_then(|c| c.as_ref().err())]
+                .into_iter()
+                .flatten()
+                .next()
+                .filter(|_| !any)
+                .map(ReadError::to_string);
+        let power = power.and_then(Result::ok).unwrap_or_default();
+        let sm_mhz = clock.and_then(Result::ok).flatten();
         let fresh = power != self.last && power != Power::default();
         self.last = power;
         if let Some(p) = power.instant.or(power.average) {
@@ -143,7 +159,21 @@ impl FastLane {
             sm_mhz,
             fresh,
         }));
+        self.keeper.tick(now, now_us, failure, out);
+        if self.keeper.is_away() {
+            self.quiet(out);
+        }
         Ok(())
+    }
+}
+
+impl FastLane {
+    /// Ends what is told of single sensors: the whole GPU is away.
+    fn quiet(&mut self, out: &mut dyn Outbox) {
+        self.power_trouble.over(out);
+        self.clock_trouble.over(out);
+        self.live.power_mw.store(-1, Ordering::Relaxed);
+        self.last = Power::default();
     }
 }
 
@@ -160,24 +190,33 @@ impl Lane for FastLane {
         let now = clock.mono();
         let Some(tick) = self.grid.arrive(now) else { return Flow::Continue };
         let now_us = now.since_us(self.origin);
-        self.missed(now_us, tick.missed, tick.missed_from, out);
+        if self.keeper.is_away() {
+            self.keeper.pass(tick.missed);
+            if !self.keeper.look(now, now_us, out) {
+                self.keeper.pass(1);
+                return Flow::Continue;
+            }
+        } else {
+            self.missed(now_us, tick.missed, tick.missed_from, out);
+        }
         match self.sample(now, tick.lateness_us, out) {
             Ok(()) => Flow::Continue,
             Err(e) => {
-                let event = EventRow {
-                    name: Some(self.name().into()),
-                    detail: Some(e.to_string()),
-                    ..EventRow::new(now_us, Some(self.gpu), EventKind::GpuLost)
-                };
-                out.put(event.into());
-                Flow::Stop
+                self.quiet(out);
+                self.keeper.lost(now, now_us, e.to_string(), out)
             }
         }
     }
 
     fn finish(&mut self, _clock: &dyn Clock, end: MonoUs, out: &mut dyn Outbox) {
         let (missed, from) = self.grid.finish(end);
-        self.missed(end.since_us(self.origin), missed, from, out);
+        let end_us = end.since_us(self.origin);
+        if self.keeper.is_away() {
+            self.keeper.pass(missed);
+            self.keeper.finish(end_us, out);
+        } else {
+            self.missed(end_us, missed, from, out);
+        }
         self.power_trouble.over(out);
         self.clock_trouble.over(out);
     }

@@ -6,7 +6,8 @@
 //! and the ring and the slow sensors wait behind it, while power and SM clock do not.
 //!
 //! Rules for all: a deadline that has passed is missed, counted and never caught up; a failed reading
-//! is null and becomes one event however often it repeats; a lost GPU ends its lanes and no others.
+//! is null and becomes one event however often it repeats; a lost GPU stops its own rows and no others, and
+//! they go on when it is back ([`Presence`]).
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -19,6 +20,7 @@ use hdrhistogram::Histogram;
 mod counter;
 mod fast;
 mod grid;
+mod presence;
 mod process;
 mod ring;
 mod slow;
@@ -27,6 +29,7 @@ mod trouble;
 pub use counter::{CounterLane, CounterReader};
 pub use fast::FastLane;
 pub use grid::Grid;
+pub use presence::Presence;
 pub use process::ProcessLane;
 pub use ring::RingLane;
 pub use slow::SlowLane;
@@ -60,7 +63,7 @@ pub trait Lane: Send {
 pub enum Flow {
     /// It is due again.
     Continue,
-    /// Its GPU is lost.
+    /// Its GPU is lost for good.
     Stop,
 }
 

@@ -13,7 +13,7 @@ use gpumon_core::rows::{EventKind, ProcessRow, Record};
 use gpumon_core::units::MonoUs;
 
 use super::trouble::Trouble;
-use super::{Flow, Grid, Lane, Outbox};
+use super::{Flow, Grid, Lane, Outbox, Presence};
 use crate::device::{Device, Process, ReadError};
 
 /// Ticks a second.
@@ -29,13 +29,14 @@ pub struct ProcessLane {
     grid: Grid,
     last: Option<MonoUs>,
     trouble: Trouble,
+    presence: Arc<Presence>,
 }
 
 impl ProcessLane {
     /// A lane whose first tick is due at `origin`.
-    pub fn new(device: Arc<dyn Device>, gpu: i32, origin: MonoUs) -> Self {
+    pub fn new(device: Arc<dyn Device>, gpu: i32, origin: MonoUs, presence: Arc<Presence>) -> Self {
         let (grid, trouble) = (Grid::new(origin, RATE_HZ), Trouble::new(gpu, "process"));
-        Self { device, gpu, origin, grid, last: None, trouble }
+        Self { device, gpu, origin, grid, last: None, trouble, presence }
     }
 
     fn sample(&mut self, now: MonoUs, out: &mut dyn Outbox) -> Result<(), ReadError> {
@@ -85,14 +86,18 @@ impl Lane for ProcessLane {
         if self.grid.arrive(now).is_none() {
             return Flow::Continue;
         }
+        if self.presence.is_away() {
+            self.trouble.over(out);
+            return Flow::Continue;
+        }
         match self.sample(now, out) {
             Ok(()) => Flow::Continue,
-            Err(_) => Flow::Stop,
+            Err(e) => self.presence.suspect(e.to_string()),
         }
     }
 
     fn finish(&mut self, clock: &dyn Clock, end: MonoUs, out: &mut dyn Outbox) {
-        if self.last.is_some_and(|last| end.since_us(last) >= LEAST_US) {
+        if !self.presence.is_away() && self.last.is_some_and(|last| end.since_us(last) >= LEAST_US) {
             // Whether the GPU is lost, the other lanes say.
             let _ = self.sample(clock.mono(), out);
         }

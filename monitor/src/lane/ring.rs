@@ -20,7 +20,7 @@ use gpumon_core::rows::{EventKind, EventRow, Record, RingRow};
 use gpumon_core::units::{Milliwatts, MonoUs, WallUs};
 
 use super::trouble::Trouble;
-use super::{Flow, Grid, Lane, Live, Outbox, plausible_ceiling};
+use super::{Flow, Grid, Lane, Live, Outbox, Presence, plausible_ceiling};
 use crate::device::{Device, PowerSample, ReadError};
 
 /// Drains a second; the ring holds over two seconds, and what is not drained a kill loses.
@@ -40,6 +40,7 @@ pub struct RingLane {
     origin: MonoUs,
     grid: Grid,
     live: Arc<Live>,
+    presence: Arc<Presence>,
     ceiling: Milliwatts,
     /// Wall-clock minus monotonic time at the drain before.
     offset_us: Option<i64>,
@@ -62,6 +63,7 @@ impl RingLane {
         origin: MonoUs,
         start_wall: WallUs,
         live: Arc<Live>,
+        presence: Arc<Presence>,
     ) -> Self {
         Self {
             ceiling: plausible_ceiling(device.identity().power_limit),
@@ -70,6 +72,7 @@ impl RingLane {
             origin,
             grid: Grid::new(origin.plus_us((1e6 / RATE_HZ) as i64), RATE_HZ),
             live,
+            presence,
             offset_us: None,
             known: VecDeque::with_capacity(OVERLAP + 1),
             start: start_wall.plus_us(-1),
@@ -201,9 +204,13 @@ impl Lane for RingLane {
         if self.grid.arrive(clock.mono()).is_none() {
             return Flow::Continue;
         }
+        if self.presence.is_away() {
+            self.trouble.over(out);
+            return Flow::Continue;
+        }
         match self.drain(clock, None, out) {
             Ok(()) => self.trouble.over(out),
-            Err(ReadError::Lost(_)) => return Flow::Stop,
+            Err(e @ ReadError::Lost(_)) => return self.presence.suspect(e.to_string()),
             Err(e) => {
                 let now_us = clock.mono().since_us(self.origin);
                 self.trouble.failed(now_us, EventKind::ReadFailed, e.to_string(), out);
@@ -214,6 +221,10 @@ impl Lane for RingLane {
 
     /// Readings up to the end arrive after it, so this waits for the sensor to catch up.
     fn finish(&mut self, clock: &dyn Clock, end: MonoUs, out: &mut dyn Outbox) {
+        if self.presence.is_away() {
+            self.trouble.over(out);
+            return;
+        }
         const PUBLISHED_WITHIN_US: i64 = 130_000;
         clock.sleep_until(end.plus_us(PUBLISHED_WITHIN_US));
         if let Err(e) = self.drain(clock, Some(end), out) {

@@ -8,7 +8,7 @@ use gpumon_core::rows::{EventKind, Record, SlowRow};
 use gpumon_core::units::MonoUs;
 
 use super::trouble::Trouble;
-use super::{Flow, Grid, Lane, Outbox};
+use super::{Flow, Grid, Lane, Outbox, Presence};
 use crate::device::{ACTIVITY_MIN_US, Device, ReadError, Sensors, SlowSensor};
 
 /// Ticks a second.
@@ -24,23 +24,34 @@ pub struct SlowLane {
     troubles: Vec<Trouble>,
     activity: Option<Trouble>,
     activity_due: MonoUs,
+    /// Whether the next reading of the counters only opens a span: the first one, and the first after an absence.
+    activity_opens: bool,
     gpu: i32,
     origin: MonoUs,
     grid: Grid,
+    presence: Arc<Presence>,
 }
 
 impl SlowLane {
     /// A lane whose first tick is due at `origin`.
-    pub fn new(device: Arc<dyn Device>, sensors: &Sensors, gpu: i32, origin: MonoUs) -> Self {
+    pub fn new(
+        device: Arc<dyn Device>,
+        sensors: &Sensors,
+        gpu: i32,
+        origin: MonoUs,
+        presence: Arc<Presence>,
+    ) -> Self {
         Self {
             device,
             sensors: sensors.slow.clone(),
             troubles: sensors.slow.iter().map(|s| Trouble::new(gpu, s.name())).collect(),
             activity: sensors.activity.then(|| Trouble::new(gpu, "gpm")),
             activity_due: origin,
+            activity_opens: true,
             gpu,
             origin,
             grid: Grid::new(origin, RATE_HZ),
+            presence,
         }
     }
 
@@ -62,7 +73,7 @@ impl SlowLane {
         if let Some(trouble) = &mut self.activity
             && now >= self.activity_due
         {
-            let first = self.activity_due == self.origin;
+            let first = std::mem::take(&mut self.activity_opens);
             self.activity_due = now.plus_us(ACTIVITY_SPAN_US);
             match self.device.activity() {
                 Ok(activity) => {
@@ -81,6 +92,14 @@ impl SlowLane {
             }
         }
         Ok(row)
+    }
+}
+
+impl SlowLane {
+    fn quiet(&mut self, out: &mut dyn Outbox) {
+        for trouble in self.troubles.iter_mut().chain(&mut self.activity) {
+            trouble.over(out);
+        }
     }
 }
 
@@ -137,18 +156,21 @@ impl Lane for SlowLane {
         if self.grid.arrive(clock.mono()).is_none() {
             return Flow::Continue;
         }
+        if self.presence.is_away() {
+            self.quiet(out);
+            self.activity_opens = true;
+            return Flow::Continue;
+        }
         match self.sample(clock, out) {
             Ok(row) => {
                 out.put(Record::Slow(Box::new(row)));
                 Flow::Continue
             }
-            Err(_) => Flow::Stop,
+            Err(e) => self.presence.suspect(e.to_string()),
         }
     }
 
     fn finish(&mut self, _clock: &dyn Clock, _end: MonoUs, out: &mut dyn Outbox) {
-        for trouble in self.troubles.iter_mut().chain(&mut self.activity) {
-            trouble.over(out);
-        }
+        self.quiet(out);
     }
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use gpumon_core::clock::{Clock, VirtualClock};
 use gpumon_core::units::MonoUs;
 
+use super::watch::Beat;
 use super::{LaneGroup, Session};
 use crate::lane::{Flow, Lane, Outbox};
 
@@ -30,7 +31,14 @@ impl EndTime {
 }
 
 /// Runs a group's lanes in order of their deadlines until the end, then finishes them.
-pub(super) fn run(group: &mut LaneGroup, clock: &dyn Clock, end: &EndTime, out: &mut dyn Outbox) {
+pub(super) fn run(
+    group: &mut LaneGroup,
+    clock: &dyn Clock,
+    end: &EndTime,
+    beat: &Beat,
+    out: &mut dyn Outbox,
+) {
+    beat.begin();
     let mut end_now = None;
     loop {
         let next = group.lanes.iter().enumerate().min_by_key(|(_, lane)| lane.due());
@@ -41,7 +49,12 @@ pub(super) fn run(group: &mut LaneGroup, clock: &dyn Clock, end: &EndTime, out: 
         }
         if due > now {
             clock.sleep_until(due.min(now.plus_us(LOOK_US)));
-        } else if group.lanes[index].tick(clock, out) == Flow::Stop {
+            continue;
+        }
+        beat.enter(now);
+        let flow = group.lanes[index].tick(clock, out);
+        beat.leave();
+        if flow == Flow::Stop {
             // The GPU is lost; the thread's other lanes get what there still is.
             group.lanes.remove(index);
             end_now = Some(clock.mono());
@@ -50,7 +63,9 @@ pub(super) fn run(group: &mut LaneGroup, clock: &dyn Clock, end: &EndTime, out: 
     }
     let end = end_now.unwrap_or(end.get());
     for lane in &mut group.lanes {
+        beat.enter(clock.mono());
         lane.finish(clock, end, out);
+        beat.leave();
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! Session::prepare   probes each GPU once, builds its lanes and the header
-//!   → Recorder::start   three threads a GPU (fast | slow and processes | ring and counter) and one writer thread
+//!   → Recorder::start   three threads a GPU (fast | slow and processes | ring and counter) and one writer thread, which also
+//!                       looks whether a lane hangs in the driver
 //!   → Recorder::stop    lanes finish, the writer closes the store; a lane that hangs is left behind
 //! Session::simulate  the same lanes, one at a time, on a virtual clock
 //! Alongside      the same again, beside something else that lives on that virtual clock
@@ -20,12 +21,15 @@ use gpumon_core::timing::Characterisation;
 use gpumon_core::units::{MonoUs, WallUs};
 
 use crate::device::{Device, ReadError, Sensors};
-use crate::lane::{CounterLane, CounterReader, FastLane, Lane, Live, ProcessLane, RingLane, SlowLane};
+use crate::lane::{
+    CounterLane, CounterReader, FastLane, Lane, Live, Presence, ProcessLane, RingLane, SlowLane,
+};
 
 mod alongside;
 mod drive;
 mod recorder;
 mod usage;
+mod watch;
 mod writer;
 
 pub use alongside::Alongside;
@@ -74,8 +78,17 @@ impl Session {
         config: &Config,
     ) -> Result<Self, ReadError> {
         let mut last_error = None;
-        let probed = devices.iter().filter_map(|device| match Sensors::probe_patiently(device) {
-            Ok(sensors) => Some((device.clone(), sensors)),
+        let answers = devices.iter().zip(Sensors::probe_patiently(devices));
+        let probed = answers.filter_map(|(device, answer)| match answer {
+            Ok(sensors) => {
+                if !sensors.energy_counter {
+                    tracing::warn!(
+                        "{} has no energy counter; its energy is integrated from power",
+                        device.identity()
+                    );
+                }
+                Some((device.clone(), sensors))
+            }
             Err(e) => {
                 tracing::warn!("{} is left out: {e}", device.identity());
                 last_error = Some(e);
@@ -104,20 +117,24 @@ impl Session {
 
     fn add_lanes(&mut self, gpu: i32, device: &Arc<dyn Device>, sensors: &Sensors, rate_hz: f64) {
         let (origin, live) = (self.origin, Arc::<Live>::default());
-        let fast = FastLane::new(device.clone(), sensors, gpu, origin, rate_hz, live.clone());
+        let presence = Presence::of(device.as_ref());
+        let fast =
+            FastLane::new(device.clone(), sensors, gpu, origin, rate_hz, live.clone(), presence.clone());
         let mut slow: Vec<Box<dyn Lane>> =
-            vec![Box::new(SlowLane::new(device.clone(), sensors, gpu, origin))];
+            vec![Box::new(SlowLane::new(device.clone(), sensors, gpu, origin, presence.clone()))];
         if sensors.process {
-            slow.push(Box::new(ProcessLane::new(device.clone(), gpu, origin)));
+            slow.push(Box::new(ProcessLane::new(device.clone(), gpu, origin, presence.clone())));
         }
         let mut rare: Vec<Box<dyn Lane>> = Vec::new();
         if sensors.energy_counter {
-            let reader = Arc::new(CounterReader::new(device.clone(), gpu, origin));
+            let reader = Arc::new(CounterReader::new(device.clone(), gpu, origin, presence.clone()));
             rare.push(Box::new(CounterLane::new(reader.clone())));
             self.counters.push(reader);
         }
         if sensors.power_samples {
-            rare.push(Box::new(RingLane::new(device.clone(), gpu, origin, self.start_wall, live.clone())));
+            let ring =
+                RingLane::new(device.clone(), gpu, origin, self.start_wall, live.clone(), presence.clone());
+            rare.push(Box::new(ring));
         }
         let groups: [(&str, Vec<Box<dyn Lane>>); 3] =
             [("fast", vec![Box::new(fast)]), ("slow", slow), ("ring", rare)];
@@ -166,6 +183,7 @@ fn header(devices: &[Arc<dyn Device>], sensors: &[Sensors], start_wall: WallUs, 
             driver: id.driver.clone(),
             power_limit_mw: id.power_limit,
             mem_total_bytes: id.mem_total_bytes,
+            power_scope: id.power_scope.map(str::to_owned),
             sensors: works,
             unsupported,
             mig_instances: id.mig_instances.clone(),

@@ -15,13 +15,16 @@ use hdrhistogram::Histogram;
 use super::Session;
 use super::drive::{self, EndTime};
 use super::usage::Usage;
+use super::watch::{Beat, Watch};
 use super::writer::{self, ChannelOutbox, Finish, Progress};
-use crate::lane::{CounterReader, Flow, Live, Outbox};
+use crate::lane::{CounterReader, Live, Outbox};
 use crate::marks::{Marked, Request};
 use crate::store::{Store, StoreError};
 
 /// How long the end of a recording waits for a lane whose call into the driver has not returned.
 const STALL: Duration = Duration::from_millis(1_200);
+/// How long a window's edge waits for the energy counters.
+const EDGE: Duration = Duration::from_millis(400);
 /// The channel holds what the lanes make in this many seconds: longer than a disk usually stalls.
 const CHANNEL_S: f64 = 8.0;
 
@@ -31,9 +34,9 @@ pub struct Recorder {
     origin: MonoUs,
     end: Arc<EndTime>,
     live: Vec<Arc<Live>>,
-    counters: Vec<Arc<CounterReader>>,
+    counters: Vec<EdgeReader>,
     outbox: ChannelOutbox,
-    lanes: Vec<LaneThread>,
+    lanes: Vec<Arc<Beat>>,
     all_lanes_done: Receiver<()>,
     finish: Sender<Finish>,
     writer: JoinHandle<Result<(), StoreError>>,
@@ -41,10 +44,11 @@ pub struct Recorder {
     usage_at_start: Usage,
 }
 
-struct LaneThread {
-    label: String,
-    gpu: i32,
-    done: Arc<AtomicBool>,
+/// Reads one GPU's energy counter at a window's edge, on a thread of its own: a driver that hangs in this call must
+/// not hold up whoever waits for Ctrl-C.
+struct EdgeReader {
+    counter: Arc<CounterReader>,
+    busy: Arc<AtomicBool>,
 }
 
 /// Why a recording does not go on.
@@ -65,8 +69,32 @@ pub struct Closed {
     pub duration_us: i64,
     /// Lanes whose call into the driver had not returned; their last rows are missing.
     pub stalled: Vec<String>,
+    /// Those of them that the kernel holds (state D): the process does not end before the driver lets go.
+    pub held_by_kernel: Vec<String>,
     /// Why it ended before its time, if storage failed.
     pub storage: Result<(), StoreError>,
+}
+
+impl EdgeReader {
+    fn new(counter: Arc<CounterReader>) -> Self {
+        Self { counter, busy: Arc::default() }
+    }
+
+    /// Starts reading, unless the reading before still hangs. `told` is dropped when it has been read.
+    fn read(&self, clock: Arc<dyn Clock>, mut outbox: ChannelOutbox, told: Sender<()>) {
+        if self.busy.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let (counter, busy) = (self.counter.clone(), self.busy.clone());
+        let started = thread::Builder::new().name("edge".into()).spawn(move || {
+            counter.read(clock.as_ref(), &mut outbox);
+            busy.store(false, Ordering::SeqCst);
+            drop(told);
+        });
+        if started.is_err() {
+            self.busy.store(false, Ordering::SeqCst);
+        }
+    }
 }
 
 impl Recorder {
@@ -80,22 +108,21 @@ impl Recorder {
         let end = Arc::new(EndTime::open());
         let progress = Arc::<Progress>::default();
 
+        let lanes: Vec<_> = session.lanes.iter().map(|group| Beat::new(&group.label, group.gpu)).collect();
+        let watch = Watch::new(&lanes, session.origin);
         let writer = {
             let (clock, end, progress) = (clock.clone(), end.clone(), progress.clone());
-            thread::Builder::new()
-                .name("writer".into())
-                .spawn(move || writer::write(store, &from_lanes, &told_to_finish, &clock, &end, &progress))?
+            thread::Builder::new().name("writer".into()).spawn(move || {
+                writer::write(store, &from_lanes, &told_to_finish, &clock, &end, &progress, watch)
+            })?
         };
-        let mut lanes = Vec::new();
-        for mut group in session.lanes {
-            let done = Arc::new(AtomicBool::new(false));
-            lanes.push(LaneThread { label: group.label.clone(), gpu: group.gpu, done: done.clone() });
+        for (mut group, beat) in session.lanes.into_iter().zip(lanes.iter().cloned()) {
             let mut outbox = ChannelOutbox::new(rows.clone(), Some(group.gpu));
             let (clock, end, alive) = (clock.clone(), end.clone(), lane_alive.clone());
             thread::Builder::new().name(group.label.clone()).spawn(move || {
                 use_precise_wakeups();
-                drive::run(&mut group, clock.as_ref(), &end, &mut outbox);
-                done.store(true, Ordering::SeqCst);
+                drive::run(&mut group, clock.as_ref(), &end, &beat, &mut outbox);
+                beat.done.store(true, Ordering::SeqCst);
                 drop(alive);
             })?;
         }
@@ -104,7 +131,7 @@ impl Recorder {
             origin: session.origin,
             end,
             live: session.live,
-            counters: session.counters,
+            counters: session.counters.into_iter().map(EdgeReader::new).collect(),
             outbox: ChannelOutbox::new(rows, None),
             lanes,
             all_lanes_done,
@@ -175,13 +202,15 @@ impl Recorder {
         }
     }
 
-    /// Reads every GPU's energy counter now, as for a window's edge. Takes some milliseconds a GPU.
+    /// Reads every GPU's energy counter now, as for a window's edge, all at the same time. Takes some milliseconds, and
+    /// never more than [`EDGE`].
     pub fn read_counters(&mut self) {
-        for counter in &self.counters {
-            if counter.read(self.clock.as_ref(), &mut self.outbox) == Flow::Stop {
-                tracing::warn!("a GPU was lost while its energy counter was read");
-            }
+        let (told, all_read) = bounded::<()>(0);
+        for reader in &self.counters {
+            reader.read(self.clock.clone(), self.outbox.another(), told.clone());
         }
+        drop(told);
+        let _ = all_read.recv_timeout(EDGE);
     }
 
     /// Ends the recording now, unless an end was set that has passed, and closes it within two seconds even
@@ -194,23 +223,25 @@ impl Recorder {
         };
         let end = self.end.set(now);
         let duration_us = end.since_us(self.origin).max(0);
-        let mut stalled = Vec::new();
+        let (mut stalled, mut held_by_kernel) = (Vec::new(), Vec::new());
         if self.all_lanes_done.recv_timeout(STALL) == Err(RecvTimeoutError::Timeout) {
             for lane in self.lanes.iter().filter(|l| !l.done.load(Ordering::SeqCst)) {
-                let event = EventRow {
-                    name: Some(lane.label.clone()),
-                    detail: Some("a call into the driver had not returned when the recording ended".into()),
-                    ..EventRow::new(duration_us, Some(lane.gpu), EventKind::Stall)
-                };
-                self.outbox.put(event.into());
+                if !lane.is_stalled() {
+                    self.outbox.put(lane.stall(self.origin, end).into());
+                }
+                let how = "a call into the driver had not returned when the recording ended";
+                lane.gap(self.origin, end, how).into_iter().for_each(|gap| self.outbox.put(gap.into()));
                 stalled.push(lane.label.clone());
+                if lane.is_held_by_kernel() {
+                    held_by_kernel.push(lane.label.clone());
+                }
             }
         }
         let own_cost = self.own_cost();
         // The writer listens until it is told, so this fails only if it panicked, which joining says.
         let _ = self.finish.send(Finish { duration_us, own_cost });
         let storage = self.writer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        Closed { duration_us, stalled, storage }
+        Closed { duration_us, stalled, held_by_kernel, storage }
     }
 
     fn last_row_us(&self) -> i64 {

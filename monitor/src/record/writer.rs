@@ -10,6 +10,7 @@ use gpumon_core::header::OwnCost;
 use gpumon_core::rows::{EventKind, EventRow, Record};
 
 use super::drive::EndTime;
+use super::watch::Watch;
 use crate::lane::Outbox;
 use crate::store::{Store, StoreError};
 
@@ -27,6 +28,11 @@ pub(super) struct ChannelOutbox {
 impl ChannelOutbox {
     pub(super) fn new(rows: Sender<Record>, gpu: Option<i32>) -> Self {
         Self { rows, dropped: 0, gpu }
+    }
+
+    /// Another end, which counts for itself what it drops.
+    pub(super) fn another(&self) -> Self {
+        Self::new(self.rows.clone(), self.gpu)
     }
 }
 
@@ -80,11 +86,19 @@ pub(super) fn write(
     clock: &Arc<dyn Clock>,
     end: &EndTime,
     progress: &Progress,
+    mut watch: Watch,
 ) -> Result<(), StoreError> {
     let mut failed = false;
     let finish = loop {
         let told = finish.recv_timeout(FLUSH_EVERY);
-        if !failed && drain(&mut store, rows, &progress.rows_kept).is_err() {
+        // After the end the recorder itself waits for the lanes, and tells.
+        let news =
+            if told.is_err() && end.get() > clock.mono() { watch.look(clock.mono()) } else { Vec::new() };
+        let kept = || -> Result<(), StoreError> {
+            news.into_iter().try_for_each(|event| store.append(event.into()))?;
+            drain(&mut store, rows, &progress.rows_kept)
+        };
+        if !failed && kept().is_err() {
             // The store remembers why; what is left to do is to end.
             end.set(clock.mono());
             progress.storage_failed.store(true, Ordering::SeqCst);

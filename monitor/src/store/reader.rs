@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arrow::error::ArrowError;
+use gpumon_core::caught::caught;
 use gpumon_core::header::{Header, State};
 use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder,
@@ -267,13 +268,28 @@ impl<R: Row> Source<R> {
             Some(file) => file.try_clone().map_err(|e| StoreError::io(&path, "open", e))?,
             None => table::open(&path)?,
         };
-        read_group(&path, file, footer, index)
+        group(&path, file, footer, index)
     }
 }
+
+/// The rows of a row group. The Parquet library panics on some damage, which is damage like any other here.
+pub(super) fn group<R: Row>(
+    path: &Path,
+    file: File,
+    footer: Footer,
+    index: usize,
+) -> Result<Vec<R>, StoreError> {
+    let senseless = || Err(StoreError::damaged(path, "cannot read rows: they make no sense"));
+    caught(|| read_group(path, file, footer, index)).unwrap_or_else(senseless)
+}
+
+/// Rows that are decoded at once: more than a row group of the store's own has.
+const ROWS_AT_ONCE: usize = 1 << 17;
 
 fn read_group<R: Row>(path: &Path, file: File, footer: Footer, index: usize) -> Result<Vec<R>, StoreError> {
     let failed = |e| StoreError::parquet(path, "read rows", e);
     let length = usize::try_from(footer.0.row_group(index).num_rows()).unwrap_or_default();
+    let length = length.min(ROWS_AT_ONCE);
     let metadata = ArrowReaderMetadata::try_new(footer.0, ArrowReaderOptions::new()).map_err(failed)?;
     let batches = ParquetRecordBatchReaderBuilder::new_with_metadata(file, metadata)
         .with_row_groups(vec![index])

@@ -5,26 +5,30 @@
 //! run again. A recording that is whole is left untouched.
 //!
 //! Cases: a torn journal tail is what a kill leaves, and is dropped; damage inside a journal costs
-//! the frames it touches; a Parquet file without a readable footer is renamed to `*.damaged`. A
+//! the frames it touches; a Parquet file that cannot be read is renamed to `*.damaged`, and those of its row groups (a
+//! minute each) that can be read take its place. A
 //! lost `recording.json` is restored from the copy that journals and tables carry. A recording that
 //! was complete but for the removal of work files stays `complete`.
 //!
-//! Not done here: looking for damage inside the pages of a Parquet file; reading them tells.
+//! Not done here: damage that still decodes; only journals have checksums.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use gpumon_core::caught::caught;
 use gpumon_core::header::{Header, State};
+use gpumon_core::rows::{CounterRow, EventRow, FastRow, ProcessRow, RingRow, SlowRow};
 
 use super::compact::{Place, parse_header, read_header};
 use super::disk::Disk;
 use super::error::StoreError;
 use super::journal::{self, Frame};
-use super::lane::{Lane, Lanes, PerLane};
+use super::lane::{Lane, Lanes, PerLane, Row};
 use super::layout::{self, HEADER, JOURNAL, Layout, SEGMENTS};
 use super::lock::Lock;
-use super::table::Footer;
+use super::reader::group;
+use super::table::{self, Footer, Meta, open};
 
 /// What a recovery found and kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,6 +78,7 @@ pub(super) fn recover_on(disk: Disk, dir: &Path) -> Result<RecoverReport, StoreE
         && layout.is_whole(&header)
         && header.state != State::Recording
         && check_identity(&layout, &header).is_ok()
+        && check_rows(&layout).is_ok()
         && let Ok(rows) = rows_in_parts(&layout)
     {
         return Ok(RecoverReport { nothing_to_do: true, rows, ..RecoverReport::of(header.state) });
@@ -126,6 +131,36 @@ fn check_identity(layout: &Layout, header: &Header) -> Result<(), StoreError> {
         let mut paths = layout.parts[lane].values();
         paths.try_for_each(|path| Footer::of(path)?.check(path, lane.name(), header))
     })
+}
+
+/// Whether the rows of every part can be read.
+fn check_rows(layout: &Layout) -> Result<(), StoreError> {
+    Lane::ALL.into_iter().try_for_each(|lane| {
+        layout.parts[lane].values().try_for_each(|path| {
+            let footer = Footer::of(path)?;
+            (0..footer.groups()).try_for_each(|index| check_group(path, lane, &footer, index))
+        })
+    })
+}
+
+/// Whether one row group can be read: memory holds no more than that.
+fn check_group(path: &Path, lane: Lane, footer: &Footer, index: usize) -> Result<(), StoreError> {
+    fn rows<R: Row>(path: &Path, footer: &Footer, index: usize) -> Result<usize, StoreError> {
+        Ok(group::<R>(path, open(path)?, footer.clone(), index)?.len())
+    }
+    let found = match lane {
+        Lane::Fast => rows::<FastRow>(path, footer, index),
+        Lane::Ring => rows::<RingRow>(path, footer, index),
+        Lane::Slow => rows::<SlowRow>(path, footer, index),
+        Lane::Counter => rows::<CounterRow>(path, footer, index),
+        Lane::Events => rows::<EventRow>(path, footer, index),
+        Lane::Process => rows::<ProcessRow>(path, footer, index),
+    }?;
+    let told = footer.rows_of(index);
+    if found as u64 == told {
+        return Ok(());
+    }
+    Err(StoreError::damaged(path, format!("{found} rows where the footer says {told}")))
 }
 
 /// Lists `dir`, which must hold a recording.
@@ -229,17 +264,47 @@ fn check_segments(
     Ok(())
 }
 
+/// The footer of a file of this recording. A file that cannot be read, or not all of it, is set aside; the row groups of
+/// it that can be read take its place.
 fn footer_or_aside(
     place: &Place,
     path: &Path,
     lane: Lane,
     report: &mut RecoverReport,
 ) -> Result<Option<Footer>, StoreError> {
-    let footer =
+    let checked =
         Footer::of(path).and_then(|footer| footer.check(path, lane.name(), &place.header).map(|()| footer));
-    match footer {
-        Ok(footer) => Ok(Some(footer)),
+    let footer = match checked {
+        Ok(footer) => footer,
         Err(StoreError::Damaged { .. }) => {
+            set_aside(&place.disk, &place.dir, path, report)?;
+            return Ok(None);
+        }
+        Err(other) => return Err(other),
+    };
+    let mut readable = Vec::new();
+    for index in 0..footer.groups() {
+        match check_group(path, lane, &footer, index) {
+            Ok(()) => readable.push(index),
+            Err(StoreError::Damaged { .. }) => {}
+            Err(other) => return Err(other),
+        }
+    }
+    if readable.len() == footer.groups() {
+        return Ok(Some(footer));
+    }
+    let temp = layout::temp_of(path);
+    let meta = Meta { header: &place.header, lane, covers: footer.covers() };
+    let picked = caught(|| table::pick(&place.disk, &temp, &meta, path, &readable))
+        .unwrap_or_else(|| Err(StoreError::damaged(path, "its row groups make no sense")));
+    match picked {
+        Ok(()) => {
+            set_aside(&place.disk, &place.dir, path, report)?;
+            place.disk.rename(&temp, path)?;
+            Ok(Some(Footer::of(path)?))
+        }
+        Err(StoreError::Damaged { .. }) => {
+            place.disk.remove(&temp)?;
             set_aside(&place.disk, &place.dir, path, report)?;
             Ok(None)
         }

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Schema};
+use gpumon_core::caught::caught;
 use gpumon_core::header::{Header, SCHEMA_VERSION};
 use gpumon_core::rows::{CounterRow, EventRow, FastRow, ProcessRow, RingRow, SlowRow};
 use gpumon_core::table::Table;
@@ -154,6 +155,27 @@ pub(super) fn join(disk: &Disk, path: &Path, meta: &Meta, segments: &[PathBuf]) 
     writer.inner().sync()
 }
 
+/// Writes those row groups of the file at `from` that `wanted` names into a new file at `path`, and syncs it.
+pub(super) fn pick(
+    disk: &Disk,
+    path: &Path,
+    meta: &Meta,
+    from: &Path,
+    wanted: &[usize],
+) -> Result<(), StoreError> {
+    let failed = |e| StoreError::parquet(path, "write", e);
+    let schema = ArrowSchemaConverter::new().convert(&schema(meta.lane)).map_err(failed)?;
+    let properties = Arc::new(meta.properties().map_err(failed)?);
+    let (file, out) = (open(from)?, disk.create(path)?);
+    let footer = Footer::read(from, &file)?;
+    let mut writer = SerializedFileWriter::new(out, schema.root_schema_ptr(), properties).map_err(failed)?;
+    for &index in wanted {
+        append_group(&mut writer, &file, &footer.0, index).map_err(failed)?;
+    }
+    writer.finish().map_err(failed)?;
+    writer.inner().sync()
+}
+
 fn append_group(
     writer: &mut SerializedFileWriter<super::disk::OutFile>,
     file: &File,
@@ -190,10 +212,9 @@ pub(super) struct Footer(pub(super) Arc<ParquetMetaData>);
 impl Footer {
     /// Reads the footer; [`StoreError::Damaged`] if there is none that makes sense.
     pub(super) fn read(path: &Path, file: &File) -> Result<Self, StoreError> {
-        let footer = ParquetMetaDataReader::new()
-            .parse_and_finish(file)
-            .map_err(|e| StoreError::parquet(path, "read the footer", e))?;
-        Ok(Self(Arc::new(footer)))
+        let footer = caught(|| ParquetMetaDataReader::new().parse_and_finish(file))
+            .ok_or_else(|| StoreError::damaged(path, "cannot read the footer: it makes no sense"))?;
+        Ok(Self(Arc::new(footer.map_err(|e| StoreError::parquet(path, "read the footer", e))?)))
     }
 
     /// Opens the file at `path` for its footer alone.
@@ -205,9 +226,25 @@ impl Footer {
         self.0.file_metadata().num_rows().unsigned_abs()
     }
 
+    /// Row groups in the file.
+    pub(super) fn groups(&self) -> usize {
+        self.0.num_row_groups()
+    }
+
+    /// Rows of a row group.
+    pub(super) fn rows_of(&self, group: usize) -> u64 {
+        self.0.row_group(group).num_rows().unsigned_abs()
+    }
+
     /// The last number of the segments in it.
     pub(super) fn covers_to(&self) -> Option<u32> {
-        self.value(SEGMENTS_KEY)?.split_once('-')?.1.parse().ok()
+        Some(self.covers()?.1)
+    }
+
+    /// First and last number of the segments in it.
+    pub(super) fn covers(&self) -> Option<(u32, u32)> {
+        let (first, last) = self.value(SEGMENTS_KEY)?.split_once('-')?;
+        Some((first.parse().ok()?, last.parse().ok()?))
     }
 
     /// `recording.json` as it was at the start.

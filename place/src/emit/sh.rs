@@ -23,7 +23,12 @@ use crate::plan::{Gpu, Partition, Plan};
 
 /// A script for each GPU of the plan, `gpu0.sh` and on.
 pub fn scripts(plan: &Plan, workload: &Workload) -> Result<Vec<Emitted>, EmitError> {
-    plan.gpus.iter().enumerate().map(|(index, gpu)| script(index, gpu, workload)).collect()
+    plan.gpus.iter().enumerate().map(|(index, gpu)| script(index, gpu, plan, workload)).collect()
+}
+
+/// Whether a text is a script that [`scripts`] made.
+pub fn is_ours(text: &[u8]) -> bool {
+    text.starts_with(b"#!/bin/sh\n# Written by gpumon from a plan.")
 }
 
 /// A shell word that stands for exactly this text. NUL bytes, which no argument can hold, are dropped.
@@ -31,10 +36,14 @@ pub fn quote(text: &str) -> String {
     format!("'{}'", text.replace('\0', "").replace('\'', r"'\''"))
 }
 
-fn script(index: usize, gpu: &Gpu, workload: &Workload) -> Result<Emitted, EmitError> {
+fn script(index: usize, gpu: &Gpu, plan: &Plan, workload: &Workload) -> Result<Emitted, EmitError> {
     let mig = gpu.partitions.iter().all(|p| p.slices.is_some());
-    let mut text =
-        HEAD.replace("@INDEX@", &index.to_string()).replace("@MHZ@", &gpu.frequency_mhz.to_string());
+    let simulated =
+        if plan.simulated { "# Simulated: the plan's figures come from simulated GPUs.\n" } else { "" };
+    let mut text = HEAD
+        .replace("@SIMULATED@\n", simulated)
+        .replace("@INDEX@", &index.to_string())
+        .replace("@MHZ@", &gpu.frequency_mhz.to_string());
     text += if mig { MIG } else { MPS };
     text += "\n# Workers\n";
     for partition in &gpu.partitions {
@@ -90,6 +99,7 @@ fn profile_id(slices: u8) -> Option<u8> {
 
 const HEAD: &str = r#"#!/bin/sh
 # Written by gpumon from a plan. Needs root, or CAP_SYS_ADMIN for nvidia-smi.
+@SIMULATED@
 # Usage: sh gpu@INDEX@.sh [GPU index or UUID]
 set -eu
 

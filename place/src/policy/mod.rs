@@ -51,8 +51,8 @@ pub enum PlaceError {
     },
     /// The models do not fit on the GPUs that there are.
     #[error(
-        "the number of GPUs binds: `{system}` found no plan on {gpus} GPUs; the nearest takes {nearest}, so give it that \
-         many{} ({hardest})", lower(*.rates_that_fit)
+        "the number of GPUs binds: `{system}` found no plan on {gpus} GPU{}; the nearest takes {nearest}, so give it that \
+         many{} ({hardest})", plural(*.gpus), lower(*.rates_that_fit)
     )]
     TooFewGpus {
         /// The system.
@@ -78,6 +78,10 @@ pub enum PlaceError {
 
 fn join(list: &[Violation]) -> String {
     list.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
+fn plural(count: u32) -> &'static str {
+    if count == 1 { "" } else { "s" }
 }
 
 fn lower(rates_that_fit: Option<f64>) -> String {

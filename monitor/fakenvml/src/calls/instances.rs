@@ -166,7 +166,7 @@ fn info(call: &Call<'_>, ci: Ci, to: Out<sys::nvmlComputeInstanceInfo_st>) -> An
     let found = look(call, ci.gi, |instance| instance.compute(ci.id))?;
     let profile = mig::profiles().find(|p| p.size.slices == found.slices).ok_or(Code::UNKNOWN)?;
     to.put(sys::nvmlComputeInstanceInfo_st {
-        device: Device::Gpu(ci.gi.gpu).handle(),
+        device: Device::Gpu(ci.gi.gpu).handle(call.world),
         gpuInstance: ci.gi.handle(),
         id: ci.id,
         profileId: profile.compute_id,

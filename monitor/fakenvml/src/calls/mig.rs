@@ -59,7 +59,7 @@ fn device_by_index(call: &Call<'_>, Gpu(gpu): Gpu, index: u32, to: Out<sys::nvml
         mig.devices().get(index as usize).copied().ok_or(Code::NOT_FOUND)
     });
     let (gi, ci) = found?;
-    to.put(Device::Mig { gpu, gi, ci }.handle());
+    to.put(Device::Mig { gpu, gi, ci }.handle(call.world));
     Ok(())
 }
 
@@ -80,9 +80,9 @@ fn compute_instance_id(_: &Call<'_>, device: Device, to: Out<u32>) -> Answer {
     Ok(())
 }
 
-fn parent(_: &Call<'_>, device: Device, to: Out<sys::nvmlDevice_t>) -> Answer {
+fn parent(call: &Call<'_>, device: Device, to: Out<sys::nvmlDevice_t>) -> Answer {
     let Device::Mig { gpu, .. } = device else { return Err(Code::INVALID_ARGUMENT) };
-    to.put(Device::Gpu(gpu).handle());
+    to.put(Device::Gpu(gpu).handle(call.world));
     Ok(())
 }
 
@@ -284,7 +284,7 @@ fn info(call: &Call<'_>, gi: Gi, to: Out<sys::nvmlGpuInstanceInfo_st>) -> Answer
         Ok((instance.profile()?, instance.start))
     })?;
     to.put(sys::nvmlGpuInstanceInfo_st {
-        device: Device::Gpu(gi.gpu).handle(),
+        device: Device::Gpu(gi.gpu).handle(call.world),
         id: gi.id,
         profileId: profile.gpu_id,
         placement: placement(&profile, start),

@@ -20,6 +20,8 @@ mod usage;
 pub(crate) const GARBAGE: &[&str] = &[
     "nvmlDeviceGetClock",
     "nvmlDeviceGetClockInfo",
+    "nvmlDeviceGetCount",
+    "nvmlDeviceGetCount_v2",
     "nvmlDeviceGetEnforcedPowerLimit",
     "nvmlDeviceGetFanSpeed",
     "nvmlDeviceGetFanSpeed_v2",

@@ -54,12 +54,13 @@ fn process_name(call: &Call<'_>, pid: u32, to: Out<c_char>, length: u32) -> Answ
 }
 
 fn count(call: &Call<'_>, to: Out<u32>) -> Answer {
-    to.put(call.world.gpu_count());
+    call.give32(&to, call.world.gpu_count())?;
     Ok(())
 }
 
-fn by_index(_: &Call<'_>, Index(index): Index, to: Out<sys::nvmlDevice_t>) -> Answer {
-    to.put(Device::Gpu(index).handle());
+fn by_index(call: &Call<'_>, Index(index): Index, to: Out<sys::nvmlDevice_t>) -> Answer {
+    call.world.present(index)?;
+    to.put(Device::Gpu(index).handle(call.world));
     Ok(())
 }
 
@@ -77,7 +78,8 @@ fn by_uuid(call: &Call<'_>, Text(uuid): Text, to: Out<sys::nvmlDevice_t>) -> Ans
         match found {
             Some((_, true)) => return Err(Code::GPU_IS_LOST),
             Some((device, false)) => {
-                to.put(device.handle());
+                call.world.present(gpu)?;
+                to.put(device.handle(call.world));
                 return Ok(());
             }
             None => {}
@@ -105,7 +107,8 @@ fn by_pci(call: &Call<'_>, Text(wanted): Text, to: Out<sys::nvmlDevice_t>) -> An
             if lost {
                 return Err(Code::GPU_IS_LOST);
             }
-            to.put(Device::Gpu(gpu).handle());
+            call.world.present(gpu)?;
+            to.put(Device::Gpu(gpu).handle(call.world));
             return Ok(());
         }
     }

@@ -35,6 +35,7 @@ fn header() -> Header {
             driver: "580.1".into(),
             power_limit_mw: Some(Milliwatts(700_000)),
             mem_total_bytes: Some(1 << 37),
+            power_scope: None,
             sensors: vec!["power_instant".into()],
             unsupported: vec![],
             mig_instances: vec![],

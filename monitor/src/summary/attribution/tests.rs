@@ -15,6 +15,7 @@ fn gpu(instances: &[(u32, u32)]) -> Gpu {
         driver: String::new(),
         power_limit_mw: None,
         mem_total_bytes: None,
+        power_scope: None,
         sensors: vec![],
         unsupported: vec![],
         mig_instances: instances.iter().map(instance).collect(),
