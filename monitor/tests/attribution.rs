@@ -230,3 +230,21 @@ fn mig_instances_without_utilisation_are_attributed_by_their_slices() {
     assert_eq!(found.method, Method::None);
     assert_eq!(found.mig_instances[0].energy_j, 0.0);
 }
+
+#[test]
+fn a_recording_from_before_processes_is_summed_up_all_the_same() {
+    let run = record(&format!("{WORK}{TWO}"), 10, &[]);
+    let path = run.path();
+    let mut header = Reader::open(&path).unwrap().header().clone();
+    for gpu in &mut header.gpus {
+        gpu.sensors.retain(|name| !name.starts_with("process"));
+    }
+    std::fs::write(path.join("recording.json"), header.to_json()).unwrap();
+    std::fs::remove_file(path.join("process.parquet")).unwrap();
+    let (_, found) = whole(&path);
+    assert_eq!((found.method, found.idle_source), (Method::None, IdleSource::LeastPower));
+    within(found.unattributed_j, run.dynamic_j(0, 10 * SECOND), 5.0);
+    let spec = format!("replay:{}", path.display());
+    let replayed = device::open(&spec, Arc::new(VirtualClock::new(WallUs(1)))).unwrap().remove(0);
+    assert_eq!(replayed.processes(), Err(ReadError::Unsupported));
+}

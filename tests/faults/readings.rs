@@ -117,6 +117,11 @@ fn row_06_mig_instances_do_not_multiply_power() {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let summary = json(&command(&fake, &args).output().unwrap());
     energies_are_true(&fake, &summary, 0.03);
+    // What each instance drew is attributed from processes (tests/fakenvml/processes.rs); here there are none.
+    let gpu = &summary["gpus"][0];
+    let j = |key: &str| gpu["attribution"][key].as_f64().unwrap();
+    let energy_j = gpu["energy_j"].as_f64().unwrap();
+    assert!((j("idle_j") + j("unattributed_j") - energy_j).abs() < 1e-6 * energy_j, "{gpu}");
 }
 
 #[test]

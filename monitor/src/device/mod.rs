@@ -22,6 +22,7 @@ mod nvml_open;
 mod nvml_process;
 mod patience;
 mod power_state;
+mod process;
 pub mod replay;
 pub mod select;
 pub mod sim;
@@ -31,6 +32,8 @@ pub mod visible;
 pub fn field_id(driver: &str, id: u32) -> u32 {
     nvml_ext::Numbering::of(driver).translate(id)
 }
+
+pub use process::{Process, Processes};
 
 /// A GPU that can be read. Calls may block for as long as the driver likes.
 pub trait Device: Send + Sync {
@@ -52,6 +55,10 @@ pub trait Device: Send + Sync {
     }
     /// What the GPU's units did since the call before; the first call gives [`ReadError::Transient`].
     fn activity(&self) -> Result<Activity, ReadError>;
+    /// The processes on the GPU, and what each did since the call before.
+    fn processes(&self) -> Result<Processes, ReadError> {
+        Err(ReadError::Unsupported)
+    }
     /// Whether the GPU can come back after it was lost, so that looking for it makes sense.
     fn can_return(&self) -> bool {
         false
@@ -60,10 +67,6 @@ pub trait Device: Send + Sync {
     /// the driver takes for it is unknown.
     fn attach_again(&self) -> Result<(), ReadError> {
         Err(ReadError::Lost("this kind of GPU does not come back".into()))
-    }
-    /// The processes on the GPU, and what each did since the call before.
-    fn processes(&self) -> Result<Processes, ReadError> {
-        Err(ReadError::Unsupported)
     }
 }
 
@@ -90,10 +93,10 @@ pub struct Identity {
     pub mig: Option<bool>,
     /// UUIDs of the MIG instances on this GPU.
     pub mig_uuids: Vec<String>,
-    /// What its power is measured over, `gpu` or `module`; `None` where that is not known.
-    pub power_scope: Option<&'static str>,
     /// GPU instances, if MIG is on.
     pub mig_instances: Vec<MigInstance>,
+    /// What its power is measured over, `gpu` or `module`; `None` where that is not known.
+    pub power_scope: Option<&'static str>,
     /// Whether this GPU is simulated.
     pub simulated: bool,
 }
@@ -135,32 +138,6 @@ pub struct Activity {
     pub pcie_tx_mib_per_s: Option<f64>,
     /// PCIe received, MiB/s.
     pub pcie_rx_mib_per_s: Option<f64>,
-}
-
-/// The processes on a GPU.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Processes {
-    /// One entry a process and GPU instance; also those that ended since the call before, if they did something.
-    pub list: Vec<Process>,
-    /// Whether the driver says what each process did.
-    pub has_utilisation: bool,
-}
-
-/// One process on a GPU.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Process {
-    /// Its id.
-    pub pid: u32,
-    /// What it calls itself.
-    pub name: Option<String>,
-    /// The GPU instance that it runs on.
-    pub mig_instance: Option<u32>,
-    /// Share of time with a kernel of it, % of the whole GPU.
-    pub sm_util_pct: Option<f64>,
-    /// Share of time with memory traffic of it, %.
-    pub mem_util_pct: Option<f64>,
-    /// Memory that it holds, bytes.
-    pub mem_used_bytes: Option<u64>,
 }
 
 /// The span below which performance counters give zeros and NaN with a success code, µs.

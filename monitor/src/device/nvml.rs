@@ -50,7 +50,8 @@ pub(super) struct NvmlDevice {
     average: Option<Field>,
     samples: Mutex<Vec<nvmlSample_t>>,
     activity: Mutex<Option<(i64, GpmSample<'static>)>>,
-    processes: ProcessReader,
+    /// Replaced with the GPU, because its MIG devices are.
+    processes: Mutex<Arc<ProcessReader>>,
 }
 
 impl NvmlDevice {
@@ -71,10 +72,9 @@ impl NvmlDevice {
         let numbering = Numbering::of(driver);
         let mut identity = identify(&device, index, driver)?;
         let [instant, average] = power_fields(&device, numbering);
-        identity.power_scope = instant.or(average).map(|field| field.scope_name());
-        let mig_devices = if identity.mig == Some(true) { device.mig_device_count().unwrap_or(0) } else { 0 };
-        let processes = ProcessReader::new(&device, mig_devices);
+        let processes = ProcessReader::new(&device, identity.mig == Some(true));
         identity.mig_instances = processes.instances();
+        identity.power_scope = instant.or(average).map(|field| field.scope_name());
         Ok(Self {
             nvml,
             identity,
@@ -84,7 +84,7 @@ impl NvmlDevice {
             average,
             samples: Mutex::default(),
             activity: Mutex::default(),
-            processes,
+            processes: Mutex::new(Arc::new(processes)),
             device: Mutex::new(Arc::new(device)),
         })
     }
@@ -325,6 +325,11 @@ impl Device for NvmlDevice {
         })
     }
 
+    fn processes(&self) -> Result<Processes, ReadError> {
+        let reader = self.processes.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        self.ask(|device| reader.read(device, self.clock.wall()))
+    }
+
     fn can_return(&self) -> bool {
         true
     }
@@ -343,12 +348,9 @@ impl Device for NvmlDevice {
         if let Ok(mut activity) = self.activity.try_lock() {
             *activity = None;
         }
+        let processes = ProcessReader::new(&found, self.identity.mig == Some(true));
+        *self.processes.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(processes);
         *self.device.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(found);
         Ok(())
-    }
-
-    fn processes(&self) -> Result<Processes, ReadError> {
-        let now = self.clock.wall();
-        self.ask(|device| self.processes.read(device, now))
     }
 }

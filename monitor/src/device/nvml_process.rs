@@ -49,8 +49,9 @@ enum Samples {
 type Did = BTreeMap<u32, (f64, f64)>;
 
 impl ProcessReader {
-    /// A reader of a GPU; `mig_devices` is how many MIG devices it can have at most.
-    pub(super) fn new(device: &Device<'static>, mig_devices: u32) -> Self {
+    /// A reader of a GPU, which may be in MIG mode.
+    pub(super) fn new(device: &Device<'static>, mig: bool) -> Self {
+        let mig_devices = if mig { device.mig_device_count().unwrap_or(0) } else { 0 };
         let mig = (0..mig_devices).filter_map(|index| {
             let found = device.mig_device_by_index(index).ok()?;
             let id = nvml_ext::gpu_instance_id(&found).ok()?;

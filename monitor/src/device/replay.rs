@@ -103,8 +103,8 @@ fn identity(index: u32, gpu: &header::Gpu, header: &Header) -> Identity {
         sm_clocks: Vec::new(),
         mig: None,
         mig_uuids: Vec::new(),
-        power_scope: gpu.power_scope.as_deref().and_then(|s| ["gpu", "module"].into_iter().find(|k| *k == s)),
         mig_instances: gpu.mig_instances.clone(),
+        power_scope: gpu.power_scope.as_deref().and_then(|s| ["gpu", "module"].into_iter().find(|k| *k == s)),
         simulated: header.simulated,
     }
 }

@@ -109,8 +109,8 @@ pub(super) mod tests {
             sm_clocks: vec![],
             mig: None,
             mig_uuids: vec![],
-            power_scope: None,
             mig_instances: vec![],
+            power_scope: None,
             simulated: true,
         }
     }

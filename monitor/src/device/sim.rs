@@ -77,8 +77,8 @@ impl SimDevice {
             sm_clocks: gpu.graphics_clocks(),
             mig: None,
             mig_uuids: Vec::new(),
-            power_scope: Some("gpu"),
             mig_instances: Vec::new(),
+            power_scope: Some("gpu"),
             simulated: true,
         };
         let opened = clock.mono();

@@ -87,6 +87,7 @@ impl Lane for ProcessLane {
             return Flow::Continue;
         }
         if self.presence.is_away() {
+            self.trouble.over(out);
             return Flow::Continue;
         }
         match self.sample(now, out) {
@@ -96,7 +97,7 @@ impl Lane for ProcessLane {
     }
 
     fn finish(&mut self, clock: &dyn Clock, end: MonoUs, out: &mut dyn Outbox) {
-        if self.last.is_some_and(|last| end.since_us(last) >= LEAST_US) {
+        if !self.presence.is_away() && self.last.is_some_and(|last| end.since_us(last) >= LEAST_US) {
             // Whether the GPU is lost, the other lanes say.
             let _ = self.sample(clock.mono(), out);
         }
