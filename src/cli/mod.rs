@@ -1,13 +1,16 @@
 //! The command line: arguments, their units and defaults, and nothing else.
 
 pub mod characterize;
+mod parse;
 pub mod pipeline;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use gpumon_monitor::record::RATE_HZ;
+
+pub use parse::Span;
+use parse::{duration, length, marker, not_negative, pue, rate, span};
 
 /// Measures GPU power at the rate the hardware really gives, and helps to spend less of it.
 #[derive(Debug, Parser)]
@@ -330,87 +333,6 @@ pub struct RecoverArgs {
     pub json: bool,
 }
 
-/// A span in µs; open ends are absent.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Span {
-    /// The text as given, which names the window.
-    pub text: String,
-    /// Start, µs.
-    pub from_us: Option<i64>,
-    /// End, µs.
-    pub to_us: Option<i64>,
-}
-
-fn rate(text: &str) -> Result<f64, String> {
-    let hz: f64 = text.parse().map_err(|_| "expected a number of Hz".to_owned())?;
-    if RATE_HZ.contains(&hz) {
-        Ok(hz)
-    } else {
-        Err(format!(
-            "expected {} to {} Hz; no sensor changes faster than 50 times a second",
-            RATE_HZ.start(),
-            RATE_HZ.end()
-        ))
-    }
-}
-
-fn duration(text: &str) -> Result<Duration, String> {
-    let expected = || "expected a time of up to ten years, such as 30, 500ms, 90s, 10m or 24h".to_owned();
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit_s = match &text[digits.len()..] {
-        "ms" => 1e-3,
-        "" | "s" => 1.0,
-        "m" | "min" => 60.0,
-        "h" => 3600.0,
-        _ => return Err(expected()),
-    };
-    let seconds = digits.parse::<f64>().map_err(|_| expected())? * unit_s;
-    const TEN_YEARS_S: f64 = 10.0 * 365.25 * 86_400.0;
-    if (0.0..=TEN_YEARS_S).contains(&seconds) {
-        Ok(Duration::from_secs_f64(seconds))
-    } else {
-        Err(expected())
-    }
-}
-
-fn marker(text: &str) -> Result<regex::bytes::Regex, String> {
-    regex::bytes::Regex::new(text).map_err(|e| e.to_string())
-}
-
-fn length(text: &str) -> Result<Duration, String> {
-    match duration(text) {
-        Ok(d) if d < Duration::from_millis(1) => Err("expected at least 1ms".into()),
-        other => other,
-    }
-}
-
-fn not_negative(text: &str) -> Result<f64, String> {
-    text.parse()
-        .ok()
-        .filter(|v: &f64| v.is_finite() && *v >= 0.0)
-        .ok_or_else(|| "expected a number of at least 0".into())
-}
-
-fn pue(text: &str) -> Result<f64, String> {
-    text.parse()
-        .ok()
-        .filter(|v: &f64| v.is_finite() && *v >= 1.0)
-        .ok_or_else(|| "expected a number of at least 1".into())
-}
-
-fn span(text: &str) -> Result<Span, String> {
-    let expected =
-        || "expected FROM..TO in seconds since the start, FROM before TO, such as 1.5..20".to_owned();
-    let (from, to) = text.split_once("..").ok_or_else(expected)?;
-    let us = |part: &str| match part.trim() {
-        "" => Ok(None),
-        number => not_negative(number).map(|s| Some((s * 1e6) as i64)).map_err(|_| expected()),
-    };
-    let span = Span { text: text.into(), from_us: us(from)?, to_us: us(to)? };
-    let forward = span.to_us.is_none_or(|to| span.from_us.unwrap_or(0) < to);
-    if forward { Ok(span) } else { Err(expected()) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -419,34 +341,5 @@ mod tests {
     fn the_command_line_is_consistent() {
         use clap::CommandFactory;
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn times_have_units() {
-        assert_eq!(duration("30"), Ok(Duration::from_secs(30)));
-        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
-        assert_eq!(duration("1.5m"), Ok(Duration::from_secs(90)));
-        for wrong in ["", "s", "-1", "1d", "nan", "inf", "1e99", "5 s x", "µs"] {
-            assert!(duration(wrong).is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn spans_may_be_open() {
-        let span = |t| span(t).map(|s| (s.from_us, s.to_us));
-        assert_eq!(span("1.5..20"), Ok((Some(1_500_000), Some(20_000_000))));
-        assert_eq!(span("..3"), Ok((None, Some(3_000_000))));
-        assert_eq!(span("2.."), Ok((Some(2_000_000), None)));
-        for wrong in ["5", "3..2", "3..3", "a..b", "-1..2"] {
-            assert!(span(wrong).is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn rates_have_bounds() {
-        assert_eq!(rate("1000"), Ok(1000.0));
-        for wrong in ["0", "-5", "1001", "nan", "fast"] {
-            assert!(rate(wrong).is_err(), "{wrong}");
-        }
     }
 }
