@@ -9,7 +9,7 @@ use serde::Serialize;
 /// Whether standard output is kept free for a document that comes later.
 static RESERVED: AtomicBool = AtomicBool::new(false);
 
-/// From now on [`print`] writes to standard error.
+/// From now on [`print()`] writes to standard error.
 pub fn reserve_stdout() {
     RESERVED.store(true, Ordering::SeqCst);
 }

@@ -28,7 +28,7 @@ pub mod select;
 pub mod sim;
 pub mod visible;
 
-/// The number that a field has in this driver; see [`nvml_ext`].
+/// The number that a field has in this driver; see `nvml_ext`.
 pub fn field_id(driver: &str, id: u32) -> u32 {
     nvml_ext::Numbering::of(driver).translate(id)
 }

@@ -2,7 +2,7 @@
 //!
 //! A GPU that is lost, or that a container no longer sees, is looked for by its UUID when the caller asks: the new handle
 //! takes the place of the old one, and calls that still hang on that one are left to themselves. How NVML is loaded and
-//! GPUs are found at first is [`nvml_open`]'s.
+//! GPUs are found at first is `nvml_open`'s.
 //!
 //! Power is asked at GPU scope; where that does not answer (GH200, GB200), at module scope, and the identity says which.
 //!

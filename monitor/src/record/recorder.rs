@@ -203,7 +203,7 @@ impl Recorder {
     }
 
     /// Reads every GPU's energy counter now, as for a window's edge, all at the same time. Takes some milliseconds, and
-    /// never more than [`EDGE`].
+    /// never more than `EDGE`.
     pub fn read_counters(&mut self) {
         let (told, all_read) = bounded::<()>(0);
         for reader in &self.counters {

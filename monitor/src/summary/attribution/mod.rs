@@ -7,13 +7,13 @@
 //! ```
 //!
 //! Rule: power is read as lines between readings. What lies below idle power is the idle share. What lies above it, from
-//! one row of processes to the next, is shared in proportion to what the later row says of that span ([`share`]). Where
+//! one row of processes to the next, is shared in proportion to what the later row says of that span (`share`). Where
 //! nothing says whose it was, it is unattributed. All three are then scaled alike so that they add up to the energy of the
 //! span, which other estimators found. Nothing is ever negative.
-//! Cases: rows more than [`GAP_US`] apart say nothing about the time that is more than a second before the later one.
+//! Cases: rows more than `GAP_US` apart say nothing about the time that is more than a second before the later one.
 //! A span without any reading of power has no attribution. A meter's correction is applied to readings before they are
 //! compared with idle power.
-//! Memory: a second and a half of readings a GPU, and [`share::KEPT`] processes a window and GPU.
+//! Memory: a second and a half of readings a GPU, and `share::KEPT` processes a window and GPU.
 //!
 //! Not done here: telling how much power one kernel draws beside another; see docs/attribution.md.
 
