@@ -132,27 +132,7 @@ pub(super) fn encode<R: Row>(rows: &[R], meta: &Meta) -> Result<Vec<u8>, StoreEr
 /// Joins segments into one file at `path`, one row group each, and syncs it. Holds one page of data
 /// and all footers in memory.
 pub(super) fn join(disk: &Disk, path: &Path, meta: &Meta, segments: &[PathBuf]) -> Result<(), StoreError> {
-    let failed = |e| StoreError::parquet(path, "write", e);
-    let schema = ArrowSchemaConverter::new().convert(&schema(meta.lane)).map_err(failed)?;
-    let properties = Arc::new(meta.properties().map_err(failed)?);
-    let out = disk.create(path)?;
-    let mut writer = SerializedFileWriter::new(out, schema.root_schema_ptr(), properties).map_err(failed)?;
-    for segment in segments {
-        let file = open(segment)?;
-        let footer = ParquetMetaDataReader::new()
-            .with_page_index_policy(PageIndexPolicy::Optional)
-            .parse_and_finish(&file)
-            .map_err(|e| StoreError::parquet(segment, "read the footer", e))?;
-        for index in 0..footer.num_row_groups() {
-            append_group(&mut writer, &file, &footer, index).map_err(|e| match failed(e) {
-                // Not what is written is damaged but what is read.
-                StoreError::Damaged { what, .. } => StoreError::damaged(segment, what),
-                other => other,
-            })?;
-        }
-    }
-    writer.finish().map_err(failed)?;
-    writer.inner().sync()
+    write_groups(disk, path, meta, segments.iter().map(|segment| (segment.as_path(), None)))
 }
 
 /// Writes those row groups of the file at `from` that `wanted` names into a new file at `path`, and syncs it.
@@ -163,14 +143,35 @@ pub(super) fn pick(
     from: &Path,
     wanted: &[usize],
 ) -> Result<(), StoreError> {
+    write_groups(disk, path, meta, std::iter::once((from, Some(wanted))))
+}
+
+/// Copies row groups of files, all or those named, into a new file at `path`, and syncs it.
+fn write_groups<'a>(
+    disk: &Disk,
+    path: &Path,
+    meta: &Meta,
+    sources: impl Iterator<Item = (&'a Path, Option<&'a [usize]>)>,
+) -> Result<(), StoreError> {
     let failed = |e| StoreError::parquet(path, "write", e);
     let schema = ArrowSchemaConverter::new().convert(&schema(meta.lane)).map_err(failed)?;
     let properties = Arc::new(meta.properties().map_err(failed)?);
-    let (file, out) = (open(from)?, disk.create(path)?);
-    let footer = Footer::read(from, &file)?;
+    let out = disk.create(path)?;
     let mut writer = SerializedFileWriter::new(out, schema.root_schema_ptr(), properties).map_err(failed)?;
-    for &index in wanted {
-        append_group(&mut writer, &file, &footer.0, index).map_err(failed)?;
+    for (source, wanted) in sources {
+        let file = open(source)?;
+        let footer = ParquetMetaDataReader::new()
+            .with_page_index_policy(PageIndexPolicy::Optional)
+            .parse_and_finish(&file)
+            .map_err(|e| StoreError::parquet(source, "read the footer", e))?;
+        let all: Vec<usize> = (0..footer.num_row_groups()).collect();
+        for &index in wanted.unwrap_or(&all) {
+            append_group(&mut writer, &file, &footer, index).map_err(|e| match failed(e) {
+                // Not what is written is damaged but what is read.
+                StoreError::Damaged { what, .. } => StoreError::damaged(source, what),
+                other => other,
+            })?;
+        }
     }
     writer.finish().map_err(failed)?;
     writer.inner().sync()
