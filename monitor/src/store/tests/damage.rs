@@ -252,3 +252,35 @@ fn columns_and_keys_of_a_newer_version_are_ignored() {
     fs::write(&path, text).unwrap();
     assert_eq!(rows::<EventRow>(&Reader::open(temp.path()).unwrap()).unwrap(), all.events);
 }
+
+#[test]
+fn a_damaged_row_group_costs_its_own_rows_and_no_others() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path().join("whole");
+    let mut store = Store::create(&dir, header(), false).unwrap().with_limits(SMALL);
+    let records = records(140, 50);
+    for record in records.iter().cloned() {
+        store.append(record).unwrap();
+        store.flush().unwrap();
+    }
+    store.close(|_| {}).unwrap();
+    let whole = All::read(&dir).unwrap();
+    let path = dir.join("fast.parquet");
+    let footer = crate::store::table::Footer::of(&path).unwrap();
+    assert!(footer.groups() > 1, "{}", footer.groups());
+    let lost = footer.rows_of(1) as usize;
+    let (start, length) = footer.0.row_group(1).column(3).byte_range();
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[start as usize..(start + length) as usize].fill(0xff);
+    fs::write(&path, &bytes).unwrap();
+    assert!(All::read(&dir).is_err());
+
+    let report = recover(&dir).unwrap();
+    assert!(!report.nothing_to_do && report.set_aside.len() == 1, "{report:?}");
+    let kept = All::read(&dir).unwrap();
+    assert_eq!(kept.fast.len(), whole.fast.len() - lost);
+    assert!(kept.fast.iter().all(|row| whole.fast.contains(row)));
+    assert_eq!((kept.ring, kept.slow, kept.events), (whole.ring, whole.slow, whole.events));
+    assert!(Reader::open(&dir).unwrap().header().damage[0].contains("fast.parquet.damaged"));
+    assert!(recover(&dir).unwrap().nothing_to_do);
+}
