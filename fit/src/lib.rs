@@ -6,9 +6,11 @@
 //!                  │                            ├ corrected: physical × residual
 //!                  │                            └ polynomial
 //!                  ├ base      power before any model works, by clock
-//!                  └ evaluate  sample → fit → error on the rest
+//!                  ├ evaluate  sample → fit → error on the rest
+//!                  └ active    points so far, other models → the best next point
 //! ```
 
+pub mod active;
 pub mod base;
 pub mod batch_time;
 pub mod error;

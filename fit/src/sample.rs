@@ -141,7 +141,7 @@ pub(crate) fn stream(seed: u64) -> ChaCha8Rng {
 }
 
 /// Uniform in [0, 1), from the upper 53 bits of one draw.
-fn unit(rng: &mut ChaCha8Rng) -> f64 {
+pub(crate) fn unit(rng: &mut ChaCha8Rng) -> f64 {
     (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64
 }
 
