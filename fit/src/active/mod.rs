@@ -166,7 +166,8 @@ impl Belief {
         let estimates: Vec<(f64, Estimate)> =
             places().filter_map(|i| Some((self.dynamic_share(i), self.at(i)?))).collect();
         let time = estimates.iter().map(|(_, e)| with_noise(e.batch_time_sd, 0)).collect::<Vec<_>>();
-        let power = estimates.iter().map(|(share, e)| share * with_noise(e.dynamic_sd, 1)).collect::<Vec<_>>();
+        let power =
+            estimates.iter().map(|(share, e)| share * with_noise(e.dynamic_sd, 1)).collect::<Vec<_>>();
         ExpectedError { batch_time: median_of_normals(&time), power: median_of_normals(&power) }
     }
 

@@ -16,7 +16,8 @@ fn observed(point: Point, bulk: f64, launch: f64) -> Observation {
     time.sm_cycles_per_item.value *= bulk;
     time.launch_ms.value *= launch;
     let ms = time.at_ms(&point).unwrap();
-    let busy = (time.sm_cycles_per_item.value * point.batch_items() / (point.share.sms() * point.ghz()) / ms).min(1.0);
+    let busy = (time.sm_cycles_per_item.value * point.batch_items() / (point.share.sms() * point.ghz()) / ms)
+        .min(1.0);
     let volts = 1.0 + 0.8 * (point.ghz() - 0.81).max(0.0);
     let dynamic_w = 10.0 + 150.0 * busy * point.share.sms() * point.ghz() * volts * volts;
     Observation {
