@@ -4,13 +4,16 @@
 //! |---|---|
 //! | `full` | every point |
 //! | `lhs:F` | a Latin hypercube of exactly round(F × points) different points, at least one |
+//! | `adaptive:F` | up to round(F × points) points, each chosen after the ones before it ([`crate::choose`]) |
+//! | `adaptive:err=E` | the same until the error at the other points is expected to be E or less, at most a fifth of the points |
+//! | `adaptive:F,err=E` | whichever comes first |
 //!
 //! Rule of the hypercube: each axis is divided evenly over the points, by level number, and the axes are shuffled
 //! against each other; so each level is used equally often, give or take one. Points that coincide, or that do not fit
 //! into the memory, exchange one level with another point; if none can, the nearest free point is taken, so no point
 //! is lost.
 //! Cases: F of 1 is the full design. The same seed gives the same points, on every machine and in every version.
-//! Not done here: choosing points by what was measured already (`adaptive`).
+//! Not done here: choosing points by what was measured already; for `adaptive` all points are candidates.
 //! Source: McKay, Beckman and Conover, "A Comparison of Three Methods for Selecting Values of Input Variables",
 //! Technometrics 1979. The published sweep of EnerTune rounds points drawn in MHz and drops those that coincide.
 
@@ -26,11 +29,50 @@ pub enum Design {
     Full,
     /// A Latin hypercube of this share of them, above 0, up to 1.
     Lhs(f64),
+    /// One after another, by what was measured before.
+    Adaptive(Goal),
+}
+
+/// When an adaptive design ends.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Goal {
+    /// Largest share of the points, above 0, up to 1.
+    pub most: f64,
+    /// Median relative error of batch time and of total power that is expected at the other points and is good enough.
+    pub error: Option<f64>,
+}
+
+impl Goal {
+    /// Share of the points where only an error is given.
+    pub const MOST: f64 = 0.2;
+
+    /// Largest number of points of so many.
+    pub fn cap(&self, of: usize) -> usize {
+        ((self.most * of as f64).round() as usize).clamp(1, of.max(1))
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let (mut most, mut error) = (None, None);
+        for part in text.split(',').map(str::trim) {
+            let (target, number) = match part.strip_prefix("err=") {
+                Some(number) => (&mut error, number),
+                None => (&mut most, part),
+            };
+            let value = number.trim().parse::<f64>().ok().filter(|v| *v > 0.0 && *v <= 1.0)?;
+            if target.replace(value).is_some() {
+                return None;
+            }
+        }
+        Some(Self { most: most.unwrap_or(Self::MOST), error })
+    }
 }
 
 /// Why a text is no design.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no design; give `full`, or `lhs:F` with F above 0 and up to 1, such as `lhs:0.2`")]
+#[error(
+    "`{0}` is no design; give `full`, or `lhs:F` with F above 0 and up to 1, such as `lhs:0.2`, or `adaptive:F`, \
+     `adaptive:err=E` or `adaptive:F,err=E`, such as `adaptive:0.05,err=0.02`"
+)]
 pub struct DesignError(String);
 
 impl FromStr for Design {
@@ -44,6 +86,7 @@ impl FromStr for Design {
                 let fraction: f64 = fraction.trim().parse().map_err(|_| error())?;
                 (fraction > 0.0 && fraction <= 1.0).then_some(Self::Lhs(fraction)).ok_or_else(error)
             }
+            Some(("adaptive", goal)) => Goal::parse(goal).map(Self::Adaptive).ok_or_else(error),
             _ => Err(error()),
         }
     }
@@ -58,7 +101,7 @@ impl Design {
             .filter(|&cell| space.point(cell).is_some_and(|p| fits(&p)))
             .collect::<Vec<Cell>>();
         let chosen = match self {
-            Self::Full => cells,
+            Self::Full | Self::Adaptive(_) => cells,
             Self::Lhs(fraction) => hypercube(&cells, space.levels(), fraction, seed),
         };
         chosen.into_iter().filter_map(|cell| space.point(cell)).collect()
@@ -167,7 +210,25 @@ mod tests {
     fn designs_are_read() {
         assert_eq!("full".parse(), Ok(Design::Full));
         assert_eq!("lhs:0.2".parse(), Ok(Design::Lhs(0.2)));
-        for wrong in ["", "lhs", "lhs:", "lhs:0", "lhs:1.1", "lhs:nan", "lhs:-1", "full:1", "adaptive:0.1"] {
+        let adaptive = |most, error| Ok(Design::Adaptive(Goal { most, error }));
+        assert_eq!("adaptive:0.05".parse(), adaptive(0.05, None));
+        assert_eq!("adaptive:err=0.02".parse(), adaptive(Goal::MOST, Some(0.02)));
+        assert_eq!("adaptive:0.1, err=0.02".parse(), adaptive(0.1, Some(0.02)));
+        for wrong in [
+            "",
+            "lhs",
+            "lhs:",
+            "lhs:0",
+            "lhs:1.1",
+            "lhs:nan",
+            "lhs:-1",
+            "full:1",
+            "adaptive",
+            "adaptive:",
+            "adaptive:err=0",
+            "adaptive:0.1,0.2",
+            "adaptive:err=x",
+        ] {
             let error = wrong.parse::<Design>().unwrap_err().to_string();
             assert!(error.contains("give `full`, or `lhs:F`"), "{error}");
         }
