@@ -47,6 +47,11 @@ pub trait Chooser {
     /// The next point of `model`. `rows`: all that were made so far, idle rows and other models' included, in their
     /// order. `left`: its points that were not measured yet, in the space's order.
     fn next(&mut self, model: &str, rows: &[ProfileRow], left: &[Candidate]) -> Choice;
+
+    /// How many points of a model it asks for at most, of so many.
+    fn most(&self, of: usize) -> usize {
+        of
+    }
 }
 
 /// The candidates one after another, all of them.

@@ -17,6 +17,7 @@
 //! replay answers from such a file instead of a GPU.
 
 pub mod choose;
+mod course;
 pub mod design;
 mod journal;
 pub mod merge;

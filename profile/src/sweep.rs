@@ -16,6 +16,8 @@ use gpumon_core::profile::{IDLE, IDLE_CONTEXT, ProfileRow};
 use gpumon_core::profile_io::{self, ProfileError};
 use gpumon_core::units::{Megahertz, MonoUs, US_PER_S};
 
+use crate::choose::{Chooser, End, InOrder};
+use crate::course::Course;
 use crate::design::Design;
 use crate::journal::{Entry, Heading, Journal, JournalError, path_of};
 use crate::protocol::{Bench, MeasureError};
@@ -79,18 +81,19 @@ impl Plan {
         2 * self.idle.len() + self.points()
     }
 
-    fn steps(&self) -> impl Iterator<Item = Step> + '_ {
-        let idle = self.idle.iter().flat_map(|&clock| [Step::Idle(clock, false), Step::Idle(clock, true)]);
-        let of = |(place, plan): (usize, &'_ ModelPlan)| {
-            plan.points.iter().map(move |point| Step::Point(place, *point)).collect::<Vec<_>>()
-        };
-        idle.chain(self.models.iter().enumerate().flat_map(of))
+    /// Rows that it makes at most by a chooser.
+    pub fn rows_by(&self, chooser: &dyn Chooser) -> usize {
+        2 * self.idle.len() + self.points_by(chooser)
+    }
+
+    fn points_by(&self, chooser: &dyn Chooser) -> usize {
+        self.models.iter().map(|m| chooser.most(m.points.len())).sum()
     }
 }
 
 /// What one row measures.
 #[derive(Clone, Copy, Debug)]
-enum Step {
+pub(crate) enum Step {
     Idle(Megahertz, bool),
     /// A point of the model at this place.
     Point(usize, Point),
@@ -133,6 +136,8 @@ pub struct Outcome {
     pub resumed: usize,
     /// The journal that holds them, if the sweep was stopped; `None` if the output is written.
     pub journal: Option<PathBuf>,
+    /// How the models that are done ended, in the plan's order.
+    pub ends: Vec<End>,
     /// What the user should know: a GPU that could not be given back as it was found.
     pub notices: Vec<String>,
 }
@@ -202,14 +207,29 @@ pub struct Sweep<'a> {
 impl Sweep<'_> {
     /// What it will cost, without a journal.
     pub fn estimate(&self) -> Estimate {
-        let (idle_rows, points) = (2 * self.plan.idle.len(), self.plan.points());
+        self.estimate_by(&InOrder)
+    }
+
+    /// What it will cost at most by a chooser, without a journal.
+    pub fn estimate_by(&self, chooser: &dyn Chooser) -> Estimate {
+        let (idle_rows, points) = (2 * self.plan.idle.len(), self.plan.points_by(chooser));
         let (idle_row_s, point_s) = (self.bench.protocol.idle_row_s(), self.bench.protocol.point_s());
         let total_s = idle_rows as f64 * idle_row_s + points as f64 * point_s;
         Estimate { idle_rows, idle_row_s, points, point_s, total_s }
     }
 
     /// Runs it to its end or until it is stopped. `progress` is called after each row.
-    pub fn run(mut self, progress: &mut dyn FnMut(&Progress)) -> Result<Outcome, SweepError> {
+    pub fn run(self, progress: &mut dyn FnMut(&Progress)) -> Result<Outcome, SweepError> {
+        self.run_by(&mut InOrder, progress)
+    }
+
+    /// The same, with the points of each model in the order that `chooser` asks for, until it says that the model is
+    /// done.
+    pub fn run_by(
+        mut self,
+        chooser: &mut dyn Chooser,
+        progress: &mut dyn FnMut(&Progress),
+    ) -> Result<Outcome, SweepError> {
         if self.output.exists() {
             return Err(SweepError::Exists(self.output.into()));
         }
@@ -230,37 +250,45 @@ impl Sweep<'_> {
             // Another sweep finished since the first look.
             return Err(SweepError::Exists(self.output.into()));
         }
-        self.check(&entries, &path)?;
+        let mut course = Course::new(self.plan, self.bench.protocol.point_s());
+        self.check(&entries, &path, &mut course, chooser)?;
         let began = self.bench.clock.mono();
         if let Some(last) = entries.last().filter(|_| self.same_time) {
             self.bench.clock.sleep_until(began.plus_us(last.at_us));
         }
-        let resumed = entries.len().min(self.plan.rows());
-        let mut rows: Vec<ProfileRow> = entries.into_iter().take(resumed).map(|entry| entry.row).collect();
-        let measured = self.measure_rest(&mut journal, began, &mut rows, progress);
+        let mut rows: Vec<ProfileRow> = entries.into_iter().map(|entry| entry.row).collect();
+        let resumed = rows.len();
+        let measured = self.measure_rest(&mut journal, began, &mut rows, &mut course, chooser, progress);
+        let ends = course.ends();
         let not_given_back = self.workloads.iter_mut().filter_map(|workload| {
             let error = workload.quit().err()?;
             Some(format!("`{}` did not give the GPU back as it was: it {error}", workload.name()))
         });
         let notices = not_given_back.collect();
         if !measured? {
-            return Ok(Outcome { rows, resumed, journal: Some(path), notices });
+            return Ok(Outcome { rows, resumed, journal: Some(path), ends, notices });
         }
         profile_io::write(self.output, &rows)?;
         journal.remove()?;
-        Ok(Outcome { rows, resumed, journal: None, notices })
+        Ok(Outcome { rows, resumed, journal: None, ends, notices })
     }
 
     /// Whether the journal's rows are those that the plan begins with, in time's order.
-    fn check(&self, entries: &[Entry], path: &Path) -> Result<(), JournalError> {
+    fn check(
+        &self,
+        entries: &[Entry],
+        path: &Path,
+        course: &mut Course,
+        chooser: &mut dyn Chooser,
+    ) -> Result<(), JournalError> {
         let broken = |i: usize, what: String| {
             // The heading is line 1.
             Err(JournalError::Broken { path: path.into(), line: i + 2, what })
         };
-        let (mut steps, mut before_us) = (self.plan.steps(), 0);
+        let (mut rows, mut before_us) = (Vec::with_capacity(entries.len()), 0);
         for (i, Entry { at_us, row }) in entries.iter().enumerate() {
-            let Some(step) = steps.next() else {
-                return broken(i, format!("a row more than the {} of the sweep", self.plan.rows()));
+            let Some(step) = course.next(&rows, chooser) else {
+                return broken(i, format!("a row more than the {i} of the sweep"));
             };
             if !step.is_of(self.plan, row) {
                 let wanted = step.text(self.plan);
@@ -270,6 +298,7 @@ impl Sweep<'_> {
                 return broken(i, format!("done at {at_us} µs, before the row above or centuries late"));
             }
             before_us = *at_us;
+            rows.push(row.clone());
         }
         Ok(())
     }
@@ -280,14 +309,15 @@ impl Sweep<'_> {
         journal: &mut Journal,
         began: MonoUs,
         rows: &mut Vec<ProfileRow>,
+        course: &mut Course,
+        chooser: &mut dyn Chooser,
         progress: &mut dyn FnMut(&Progress),
     ) -> Result<bool, SweepError> {
-        let total = self.plan.rows();
+        let total = self.plan.rows_by(chooser);
         let mut idle_w: BTreeMap<i32, f64> = rows.iter().filter_map(idle_power).collect();
         let (resumed, resumed_at, mut failures) = (rows.len(), self.bench.clock.mono(), 0);
         let mut place = None;
-        let plan = self.plan;
-        for step in plan.steps().skip(resumed) {
+        while let Some(step) = course.next(rows, chooser) {
             if self.stop.load(Ordering::SeqCst) {
                 return Ok(false);
             }
@@ -301,7 +331,7 @@ impl Sweep<'_> {
             journal.append(&entry)?;
             rows.push(entry.row.clone());
             let elapsed_s = self.bench.clock.mono().since_us(resumed_at) as f64 / US_PER_S as f64;
-            let remaining_s = elapsed_s / (done + 1 - resumed) as f64 * (total - done - 1) as f64;
+            let remaining_s = elapsed_s / (done + 1 - resumed) as f64 * total.saturating_sub(done + 1) as f64;
             progress(&Progress { done: done + 1, total, row: &entry.row, remaining_s });
             failures = if entry.row.latency.is_none() && !entry.row.valid { failures + 1 } else { 0 };
             if failures >= FAILURES_IN_A_ROW {

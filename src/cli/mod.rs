@@ -58,6 +58,8 @@ pub enum Command {
     Characterize(characterize::CharacterizeArgs),
     /// Sweep models over share, clock and batch size (simulated so far)
     Profile(pipeline::ProfileArgs),
+    /// Put the profiles of a sweep's parts together
+    Merge(pipeline::MergeArgs),
     /// Fit models of batch time and power to profiles
     Fit(pipeline::FitArgs),
     /// Predict latency, throughput and power of given points, with 90 % intervals

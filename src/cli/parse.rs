@@ -28,6 +28,11 @@ pub(super) fn rate(text: &str) -> Result<f64, String> {
     }
 }
 
+pub(super) fn positive(text: &str) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok().filter(|v| v.is_finite() && *v > 0.0);
+    number.ok_or_else(|| "expected a number above 0".to_owned())
+}
+
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
     let expected = || "expected a time of up to ten years, such as 30, 500ms, 90s, 10m or 24h".to_owned();
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());

@@ -5,13 +5,16 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use gpumon_place::cost::Objective;
 use gpumon_profile::design::Design;
+use gpumon_profile::shard::Shard;
+
+use super::parse::positive;
 
 /// Arguments of `profile`.
 #[derive(Debug, Args)]
 pub struct ProfileArgs {
     /// Workload file: the models to sweep, the kind of GPU and of sharing, and the clocks
-    #[arg(short, long, value_name = "WORKLOAD.toml")]
-    pub workload: PathBuf,
+    #[arg(short, long, value_name = "WORKLOAD.toml", required_unless_present = "from")]
+    pub workload: Option<PathBuf>,
     /// Profile to make, `.parquet` or `.csv`; a stopped sweep of this name goes on
     #[arg(short, long, value_name = "FILE")]
     pub output: PathBuf,
@@ -19,7 +22,9 @@ pub struct ProfileArgs {
     /// NAME
     #[arg(long, default_value = "sim:a100", value_name = "DEVICE")]
     pub device: String,
-    /// `full`, or `lhs:F`: a Latin hypercube of the share F of all points
+    /// `full`; `lhs:F`: a Latin hypercube of the share F of all points; `adaptive:F`: up to that share, each point chosen
+    /// by what was measured before; `adaptive:err=E`: until the error elsewhere is expected to be E or less (0.02 is
+    /// 2 %), up to a fifth of the points; `adaptive:F,err=E`: whichever comes first
     #[arg(long, default_value = "full", value_name = "DESIGN")]
     pub design: Design,
     /// Seed of the design
@@ -38,7 +43,42 @@ pub struct ProfileArgs {
     /// goes on only without this
     #[arg(long, value_name = "NAME")]
     pub record: Option<PathBuf>,
+    /// Profiles of other models on this kind of GPU, which an adaptive design learns from; may be repeated
+    #[arg(long, value_name = "PROFILE")]
+    pub prior: Vec<PathBuf>,
+    /// Power limit of the GPU, W, for an adaptive design: points there tell their time only [default: none]
+    #[arg(long, value_name = "W", allow_negative_numbers = true, value_parser = positive)]
+    pub cap_w: Option<f64>,
+    /// Only this part of the points, I of 1 to N, for as many GPUs or jobs; put together with `gpumon merge`
+    #[arg(long, value_name = "I/N", conflicts_with = "from")]
+    pub shard: Option<Shard>,
+    /// Answer from this full profile instead of a GPU, to compare designs
+    #[arg(long, value_name = "GRID", conflicts_with_all = ["workload", "device", "slices", "shares", "batches", "record"])]
+    pub from: Option<PathBuf>,
+    /// Models of GRID to replay, in this order [default: all]
+    #[arg(long, value_delimiter = ',', value_name = "LIST", requires = "from")]
+    pub models: Option<Vec<String>>,
+    /// Time that each row of GRID counts which does not say its own, s
+    #[arg(long, value_name = "S", default_value = "14", requires = "from", allow_negative_numbers = true, value_parser = positive)]
+    pub point_s: f64,
     /// What was swept, as one JSON document on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `merge`.
+#[derive(Debug, Args)]
+pub struct MergeArgs {
+    /// Profiles, Parquet or CSV
+    #[arg(required = true, value_name = "PROFILE")]
+    pub profiles: Vec<PathBuf>,
+    /// Profile to make, `.parquet` or `.csv`
+    #[arg(short, long, value_name = "FILE")]
+    pub output: PathBuf,
+    /// Replace the output if there is one
+    #[arg(long)]
+    pub force: bool,
+    /// What was merged, as one JSON document on standard output
     #[arg(long)]
     pub json: bool,
 }

@@ -18,12 +18,14 @@ mod inputs;
 mod known;
 mod lines;
 mod mark;
+mod merge;
 mod place;
 mod predict;
 mod profile;
 mod record;
 mod recover;
 mod repeat;
+mod replay;
 mod run;
 mod runs;
 mod session;
@@ -54,6 +56,7 @@ pub fn run(command: &Command) -> Result<u8> {
         Command::Recover(args) => recover::run(args),
         Command::Characterize(args) => characterize::run(args),
         Command::Profile(args) => profile::run(args),
+        Command::Merge(args) => merge::run(args),
         Command::Fit(args) => fit::run(args),
         Command::Predict(args) => predict::run(args),
         Command::Place(args) => place::run(args),

@@ -2,7 +2,7 @@
 //!
 //! So far on simulated GPUs, whose time is virtual: a sweep of hours takes seconds.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
@@ -16,14 +16,17 @@ use gpumon_monitor::device::Device;
 use gpumon_monitor::device::sim::{self, SimDevice};
 use gpumon_monitor::record::{Alongside, Session};
 use gpumon_monitor::store::Store;
+use gpumon_profile::choose::{Chooser, End, InOrder};
+use gpumon_profile::design::Design;
 use gpumon_profile::protocol::{Bench, Protocol};
 use gpumon_profile::space::Space;
-use gpumon_profile::sweep::{Plan, Sweep};
+use gpumon_profile::sweep::{ModelPlan, Plan, Sweep};
 use gpumon_profile::workload::{self, Context};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use super::{DONE, INTERRUPTED, inputs, session};
+use super::{DONE, INTERRUPTED, inputs, replay, session};
+use crate::adaptive::Adaptive;
 use crate::cli::pipeline::ProfileArgs;
 use crate::output::{self, note};
 use crate::signals;
@@ -49,20 +52,58 @@ struct Report<'a> {
     resumed: usize,
     planned_rows: usize,
     planned_s: f64,
+    models: Vec<ModelReport>,
+}
+
+/// A model that is done.
+#[derive(Serialize)]
+struct ModelReport {
+    model: String,
+    points: usize,
+    of: usize,
+    expected_error_pct: Option<f64>,
+    reached: Option<bool>,
+}
+
+impl ModelReport {
+    fn new(plan: &ModelPlan, end: &End, rows: &[ProfileRow]) -> Self {
+        Self {
+            model: plan.model.clone(),
+            points: rows.iter().filter(|r| r.model == plan.model).count(),
+            of: plan.points.len(),
+            expected_error_pct: end.expected_error.map(|e| 100.0 * e),
+            reached: end.reached,
+        }
+    }
+
+    /// What a design that expects something has to say.
+    fn text(&self) -> Option<String> {
+        let expected = self.expected_error_pct?;
+        let missed = if self.reached == Some(false) { ", more than asked for" } else { "" };
+        let (model, points, of) = (&self.model, self.points, self.of);
+        Some(format!("{model}: {points} of {of} points; error expected elsewhere {expected:.1} %{missed}"))
+    }
 }
 
 /// Sweeps; a stopped sweep goes on when it is started again.
 pub fn run(args: &ProfileArgs) -> Result<u8> {
+    let path = match (&args.from, &args.workload) {
+        (Some(from), _) => return replay::run(args, from),
+        (None, Some(path)) => path,
+        (None, None) => {
+            bail!("no workload; give --workload WORKLOAD.toml, or --from GRID to replay a profile")
+        }
+    };
     let Some(name) = args.device.strip_prefix("sim:") else {
         bail!("`{}`: only simulated GPUs can be swept so far; give --device sim:a100", args.device);
     };
     let described = Some(Path::new(name)).filter(|path| path.extension().is_some_and(|e| e == "toml"));
     let journal = gpumon_profile::journal_of(&args.output);
     inputs::distinct(
-        [args.workload.as_path()].into_iter().chain(described),
+        [path.as_path()].into_iter().chain(described).chain(args.prior.iter().map(PathBuf::as_path)),
         [args.output.as_path(), journal.as_path()].into_iter().chain(args.record.as_deref()),
     )?;
-    let workload = inputs::workload(&args.workload)?;
+    let workload = inputs::workload(path)?;
     let virtual_clock = Arc::new(VirtualClock::new(RealClock.wall()));
     let device = sim::named(name, &(virtual_clock.clone() as Arc<dyn Clock>))?
         .into_iter()
@@ -90,7 +131,7 @@ pub fn run(args: &ProfileArgs) -> Result<u8> {
         .iter()
         .map(|model| workload::open(&format!("sim:{}", model.name), &context))
         .collect::<Result<Vec<_>, _>>()?;
-    let plan = Plan::new(&space, args.design, args.seed, &workloads);
+    let mut plan = Plan::new(&space, args.design, args.seed, &workloads);
     for model in plan.models.iter().filter(|m| !m.left_out.is_empty()) {
         let (_, why) = &model.left_out[0];
         note(format_args!(
@@ -102,6 +143,22 @@ pub fn run(args: &ProfileArgs) -> Result<u8> {
 
     let stop = signals::stop_flag()?;
     let protocol = Protocol::default();
+    let mut chooser: Box<dyn Chooser> = match args.design {
+        Design::Adaptive(goal) => Box::new(Adaptive::new(goal, inputs::profiles(&args.prior)?, args.cap_w)),
+        _ => Box::new(InOrder),
+    };
+    if let Some(shard) = args.shard {
+        if let Design::Adaptive(_) = args.design {
+            bail!(
+                "--shard shares a plan out, and an adaptive design has none; give each job models of its own instead"
+            );
+        }
+        plan = plan.shard(shard, |_, _| protocol.point_s());
+        workloads.retain(|w| plan.models.iter().any(|m| m.model == w.name()));
+        if plan.models.is_empty() {
+            bail!("no point is in part {shard}: there are fewer points than parts");
+        }
+    }
     let sweep = Sweep {
         bench: Bench { protocol: &protocol, device: device.as_ref(), clock: clock.as_ref() },
         workloads: &mut workloads,
@@ -110,20 +167,22 @@ pub fn run(args: &ProfileArgs) -> Result<u8> {
         stop: &stop,
         same_time: true,
     };
-    let cost = sweep.estimate();
+    let cost = sweep.estimate_by(chooser.as_ref());
     note(format_args!(
-        "gpumon: {} points of {:.0} s and {} idle rows of {:.0} s: {:.1} h on a GPU, simulated here",
+        "gpumon: {}{} points of {:.0} s and {} idle rows of {:.0} s: {:.1} h on a GPU, simulated here",
+        if matches!(args.design, Design::Adaptive(_)) { "up to " } else { "" },
         cost.points,
         cost.point_s,
         cost.idle_rows,
         cost.idle_row_s,
         cost.total_s / 3_600.0
     ));
-    let bar = ProgressBar::new(plan.rows() as u64);
+    let planned_rows = plan.rows_by(chooser.as_ref());
+    let bar = ProgressBar::new(planned_rows as u64);
     if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} rows  {msg}") {
         bar.set_style(style);
     }
-    let outcome = sweep.run(&mut |progress| {
+    let outcome = sweep.run_by(chooser.as_mut(), &mut |progress| {
         bar.set_position(progress.done as u64);
         let left_min = progress.remaining_s / 60.0;
         bar.set_message(format!("{}, {left_min:.0} min of GPU time left", progress.row.model));
@@ -140,6 +199,17 @@ pub fn run(args: &ProfileArgs) -> Result<u8> {
     for notice in &outcome.notices {
         note(format_args!("gpumon: {notice}"));
     }
+    let models: Vec<ModelReport> = outcome
+        .ends
+        .iter()
+        .zip(&plan.models)
+        .map(|(end, m)| ModelReport::new(m, end, &outcome.rows))
+        .collect();
+    for model in &models {
+        if let Some(text) = model.text() {
+            note(format_args!("gpumon: {text}"));
+        }
+    }
     let valid = outcome.rows.iter().filter(|row| row.valid).count();
     if args.json {
         output::print_json(&Report {
@@ -150,8 +220,9 @@ pub fn run(args: &ProfileArgs) -> Result<u8> {
             rows: outcome.rows.len(),
             valid,
             resumed: outcome.resumed,
-            planned_rows: plan.rows(),
+            planned_rows,
             planned_s: cost.total_s,
+            models,
         })?;
     }
     if let Some(journal) = &outcome.journal {
