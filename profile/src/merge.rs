@@ -4,10 +4,12 @@
 //! by name, share, batch size, clock, GPU), whatever the order of the files, so merging again or the other way round gives the
 //! same file.
 //! Cases: a row that stands in several files the same is there once, whatever its note. A point that failed in one file and was
-//! measured in another is the measured one. Two measurements of one point on one GPU that differ contradict each other, and
+//! measured in another is the measured one. Of idle rows at one clock of one GPU, which each part measures, the one of least
+//! power stays: a GPU still warm from work draws more. Two measurements of one point on one GPU that differ contradict each other, and
 //! nothing is merged. The same point on two GPUs stays two rows, and a notice says that there are several GPUs.
 //! Not done here: comparing GPUs; a fit takes the mean of rows of one point.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use gpumon_core::profile::{PointKey, ProfileRow};
@@ -91,7 +93,7 @@ pub fn merge(files: &[(String, Vec<ProfileRow>)]) -> Result<Merged, MergeError> 
             taken.insert(key, (file, row));
             continue;
         };
-        if row.valid && before.valid && !same_figures(row, before) {
+        if row.valid && before.valid && !row.is_idle() && !same_figures(row, before) {
             return Err(MergeError::Contradiction {
                 first: files[other].0.clone(),
                 second: files[file].0.clone(),
@@ -102,8 +104,7 @@ pub fn merge(files: &[(String, Vec<ProfileRow>)]) -> Result<Merged, MergeError> 
             });
         }
         repeated += 1;
-        // The measured one, then the one that does not depend on the files' order.
-        if (row.valid, text(before)) > (before.valid, text(row)) {
+        if order(row, before).is_lt() {
             taken.insert(key, (file, row));
         }
     }
@@ -124,9 +125,11 @@ fn same_figures(a: &ProfileRow, b: &ProfileRow) -> bool {
     ProfileRow { reason: None, ..a.clone() } == ProfileRow { reason: None, ..b.clone() }
 }
 
-/// A row as text, by which rows that say the same are ordered.
-fn text(row: &ProfileRow) -> String {
-    serde_json::to_string(row).unwrap_or_default()
+/// Which of two rows stays, whatever the order of the files: the measured one, of least power, of the text that comes first.
+fn order(a: &ProfileRow, b: &ProfileRow) -> Ordering {
+    let watts = |row: &ProfileRow| row.avg_power_draw.unwrap_or(f64::INFINITY);
+    let text = |row: &ProfileRow| serde_json::to_string(row).unwrap_or_default();
+    b.valid.cmp(&a.valid).then(watts(a).total_cmp(&watts(b))).then_with(|| text(a).cmp(&text(b)))
 }
 
 #[cfg(test)]
@@ -154,6 +157,13 @@ mod tests {
         assert_eq!((merged.rows.len(), merged.repeated), (4, 0));
         assert!(merged.rows[..2].iter().all(ProfileRow::is_idle));
         assert!(merged.notices[0].contains("2 GPUs (GPU-1, GPU-2)"), "{:?}", merged.notices);
+    }
+
+    #[test]
+    fn parts_on_one_gpu_keep_the_lower_idle_power() {
+        let (low, high) = (row(IDLE_CONTEXT, 210, "GPU-1", 60.0), row(IDLE_CONTEXT, 210, "GPU-1", 61.0));
+        let (a, b) = (file("a", std::slice::from_ref(&low)), file("b", &[high]));
+        assert_eq!(merge(&[b, a]).unwrap().rows, [low]);
     }
 
     #[test]
