@@ -5,20 +5,30 @@
 //!    ↓
 //! design    which of them are measured: all, or a Latin hypercube of some
 //!    ↓
+//! plan      what is measured, in order: idle power at each clock, then each model's points
+//!    ↓
 //! sweep     one after another, each kept in a journal as it is made; a stopped sweep goes on from there
 //!    ↓ for each point
-//! protocol  load, warm up, settle, measure; what makes a point valid
-//!    ├─ workload  one trait, sibling files: what runs (simulated models so far)
-//!    └─ meter     what the GPU's sensors say meanwhile: power, clock, throttling, activity
+//! protocol  sets the GPU, loads the model, runs it once, and makes a row of it
+//!    ├─ stage     what the GPU is set to: clock, power limit, and the seat that gives a process its share
+//!    ├─ workload  one trait, sibling files: what runs
+//!    ├─ phases    warm up, settle, measure until it is known well enough (interval)
+//!    ├─ meter     what the GPU's sensors say meanwhile: power, clock, throttling, activity
+//!    └─ judge     what makes a row valid
 //!    ↓
 //! gpumon_core::profile_io   one Parquet or CSV file, a row a point
 //! ```
 
 pub mod design;
+pub mod interval;
 mod journal;
+mod judge;
 pub mod meter;
+mod phases;
+pub mod plan;
 pub mod protocol;
 pub mod space;
+pub mod stage;
 pub mod sweep;
 pub mod workload;
 

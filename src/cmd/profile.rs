@@ -16,9 +16,11 @@ use gpumon_monitor::device::Device;
 use gpumon_monitor::device::sim::{self, SimDevice};
 use gpumon_monitor::record::{Alongside, Session};
 use gpumon_monitor::store::Store;
+use gpumon_profile::plan::Plan;
 use gpumon_profile::protocol::{Bench, Protocol};
 use gpumon_profile::space::Space;
-use gpumon_profile::sweep::{Plan, Sweep};
+use gpumon_profile::stage::SimStage;
+use gpumon_profile::sweep::Sweep;
 use gpumon_profile::workload::{self, Context};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
@@ -102,8 +104,14 @@ pub fn run(args: &ProfileArgs) -> Result<u8> {
 
     let stop = signals::stop_flag()?;
     let protocol = Protocol::default();
+    let mut stage = SimStage::new(device.clone(), clock.clone());
     let sweep = Sweep {
-        bench: Bench { protocol: &protocol, device: device.as_ref(), clock: clock.as_ref() },
+        bench: Bench {
+            protocol: &protocol,
+            device: device.as_ref(),
+            stage: &mut stage,
+            clock: clock.as_ref(),
+        },
         workloads: &mut workloads,
         plan: &plan,
         output: &args.output,
@@ -132,7 +140,7 @@ pub fn run(args: &ProfileArgs) -> Result<u8> {
         }
     });
     bar.finish_and_clear();
-    drop((workloads, context, clock));
+    drop((workloads, context, stage, clock));
     if let Some(recording) = recording.and_then(Arc::into_inner) {
         recording.finish().context("the recording ended early")?;
     }

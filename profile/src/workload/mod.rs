@@ -4,51 +4,58 @@
 //! sim:MODEL → open() → Workload → load at a point, run, …, quit
 //! ```
 //!
-//! Rule: a workload serves one model, one batch after another without a pause. It is told where to run ([`Point`]) and
-//! sets up share and clock itself, because how that is done differs from kind to kind. It measures the time of its
-//! batches; power and clocks are read beside it, while it calls `tick`.
-//! Not done here: deciding what a point is worth; that is the protocol's.
+//! Rule: a workload serves one model, one batch after another without a pause. It is told where to run (a [`Point`] and
+//! its [`Seat`]); clock and power limit are set by the [`crate::stage`] before. It measures the time of its batches;
+//! power and clocks are read beside it, while it calls `tick`.
+//! Not done here: deciding what a point is worth and when enough was measured; that is the protocol's.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use gpumon_core::clock::Clock;
-use gpumon_core::units::Megahertz;
 use gpumon_monitor::device::sim::SimDevice;
 
 use crate::space::Point;
+use crate::stage::Seat;
 
 mod sim;
 
+/// What a run tells meanwhile: the times of all its batches so far, ms. The answer is whether to go on.
+pub type Tick<'a> = dyn FnMut(&[f64]) -> ControlFlow<()> + 'a;
+
 /// One model that can be run at any point.
-pub trait Workload {
+pub trait Workload: Send {
     /// The model's name, as the profile writes it.
     fn name(&self) -> &str;
 
     /// Whether a point is worth trying; the reason if not. Asked before anything runs.
     fn fits(&self, point: &Point) -> Result<(), String>;
 
-    /// Sets the clock and the share up, and makes the model ready for batches of the point's size.
-    fn load(&mut self, point: &Point) -> Result<(), WorkloadError>;
+    /// Told before the model's first point which seats it will have, where they exist side by side: what takes long to
+    /// start is started then, for all of them at once. Waits until it is there.
+    fn prepare(&mut self, seats: &[Seat]) -> Result<(), WorkloadError> {
+        let _ = seats;
+        Ok(())
+    }
+
+    /// Makes the model ready for batches of the point's size in that seat.
+    fn load(&mut self, point: &Point, seat: &Seat) -> Result<(), WorkloadError>;
 
     /// Runs one batch; gives its time, ms.
     fn run_batch(&mut self) -> Result<f64, WorkloadError>;
 
-    /// Runs batches for `span_us`, and the last one to its end; gives their times, ms. Calls `tick` about every
-    /// `tick_us` meanwhile. At least one batch is run.
-    fn run_for(
-        &mut self,
-        span_us: i64,
-        tick_us: i64,
-        tick: &mut dyn FnMut(),
-    ) -> Result<Vec<f64>, WorkloadError>;
+    /// Runs batches until `limit_us` are over or `tick` breaks, and the last one to its end; gives their times, ms.
+    /// Calls `tick` about every `tick_us` meanwhile. At least one batch is run.
+    fn run(&mut self, limit_us: i64, tick_us: i64, tick: &mut Tick<'_>) -> Result<Vec<f64>, WorkloadError>;
 
     /// Device memory that the loaded model uses, bytes; `None` where that is not known.
     fn memory_bytes(&self) -> Option<u64>;
 
-    /// Stops the model and leaves the GPU without work at a clock: with a CUDA context, or without one.
-    fn idle(&mut self, clock: Megahertz, context: bool) -> Result<(), WorkloadError>;
+    /// Stops the model and leaves the GPU without work, with a CUDA context or without one. `seat` is where that
+    /// context is made.
+    fn idle(&mut self, seat: &Seat, context: bool) -> Result<(), WorkloadError>;
 
-    /// Stops the model and gives the GPU back as it was found.
+    /// Stops the model and all that was started for it.
     fn quit(&mut self) -> Result<(), WorkloadError>;
 }
 
