@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is a test's report, in its helpers too")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
@@ -12,10 +12,10 @@ use gpumon_core::units::{Megahertz, Milliwatts, MonoUs, WallUs};
 use gpumon_fakenvml::testing::Fake;
 use gpumon_monitor::control::dry::DryControl;
 use gpumon_monitor::control::guard::{Guard, Safety};
-use gpumon_monitor::control::journal::Kept;
+use gpumon_monitor::control::journal::{self, Changed, Kept};
 use gpumon_monitor::control::stage::{Stage, StageError, Step, Wants, lacking, plan};
-use gpumon_monitor::control::{self, Ability, Control, ControlError, Instance, janitor};
-use gpumon_monitor::device::Access;
+use gpumon_monitor::control::{self, Ability, Control, ControlError, Instance, State, janitor, restore};
+use gpumon_monitor::device::{Access, Identity};
 
 const CHILD: &str = "GPUMON_TEST_CHILD";
 const ALL: Wants = Wants { clocks: true, power_limit: true, mig: true, mps: false };
@@ -137,11 +137,11 @@ fn a_panic_puts_everything_back() {
 }
 
 #[test]
-fn the_journal_lists_an_act_before_the_driver_hears_of_it() {
+fn an_act_that_may_have_been_done_is_undone() {
     // The lock fails in a way that leaves open whether it was done.
     let script = "privileged = true\n[[fault]]\nkind = \"error\"\ncall = \"nvmlDeviceSetGpuLockedClocks\"\n\
                   error = \"TIMEOUT\"\n";
-    on_fake("the_journal_lists_an_act_before_the_driver_hears_of_it", script, || {
+    on_fake("an_act_that_may_have_been_done_is_undone", script, || {
         let folder = tempfile::tempdir().unwrap();
         let mut guard = Guard::begin(nvml(), &safety(folder.path())).unwrap();
         assert!(guard.lock_clocks(Megahertz(900), Megahertz(900)).is_err());
@@ -149,6 +149,92 @@ fn the_journal_lists_an_act_before_the_driver_hears_of_it() {
         assert_eq!(guard.restore().done.len(), 1);
         assert!(guard.changed().is_nothing());
     });
+}
+
+/// A GPU whose settings stay, and that looks into the journal at each act.
+struct Looking {
+    under: Arc<dyn Control>,
+    journal: PathBuf,
+}
+
+impl Looking {
+    fn listed(&self, what: impl Fn(&Changed) -> bool) {
+        let journal = journal::load(&self.journal).unwrap().expect("it is on disk");
+        assert!(what(&journal.changed), "{:?}", journal.changed);
+    }
+}
+
+impl Control for Looking {
+    fn identity(&self) -> &Identity {
+        self.under.identity()
+    }
+    fn outlives_process(&self) -> bool {
+        true
+    }
+    fn state(&self) -> Result<State, ControlError> {
+        self.under.state()
+    }
+    fn may(&self, ability: Ability) -> Result<(), ControlError> {
+        self.under.may(ability)
+    }
+    fn lock_clocks(&self, lowest: Megahertz, highest: Megahertz) -> Result<(), ControlError> {
+        self.listed(|changed| changed.clocks);
+        self.under.lock_clocks(lowest, highest)
+    }
+    fn reset_clocks(&self) -> Result<(), ControlError> {
+        self.under.reset_clocks()
+    }
+    fn set_power_limit(&self, limit: Milliwatts) -> Result<(), ControlError> {
+        self.listed(|changed| changed.power_limit);
+        self.under.set_power_limit(limit)
+    }
+    fn set_mig(&self, on: bool) -> Result<(), ControlError> {
+        self.listed(|changed| changed.mig);
+        self.under.set_mig(on)
+    }
+    fn create_instance(&self, slices: u8, start: u8) -> Result<Instance, ControlError> {
+        self.listed(|changed| {
+            changed.instances.iter().any(|made| (made.slices, made.start) == (slices, start))
+        });
+        self.under.create_instance(slices, start)
+    }
+    fn destroy_instance(&self, instance: &Instance) -> Result<(), ControlError> {
+        self.under.destroy_instance(instance)
+    }
+    fn start_mps(&self, folder: &Path) -> Result<(), ControlError> {
+        self.listed(|changed| changed.mps.as_deref() == Some(folder));
+        Ok(())
+    }
+    fn stop_mps(&self, folder: &Path) -> Result<(), ControlError> {
+        self.under.stop_mps(folder)
+    }
+}
+
+#[test]
+fn each_act_is_on_disk_before_it_is_done() {
+    let folder = tempfile::tempdir().unwrap();
+    let safety = safety(folder.path());
+    let under = simulated();
+    let found = under.state().unwrap();
+    let journal = journal::path(&safety.folder, &under.identity().uuid);
+    let looking = Arc::new(Looking { under: under.clone(), journal: journal.clone() });
+    let mut stage = Stage::open(looking.clone(), Wants { mps: true, ..ALL }, &safety).unwrap();
+    stage.set_clock(Megahertz(900)).unwrap();
+    stage.set_power_limit(Milliwatts(300_000)).unwrap();
+    stage.seat(Share::Mig(3)).unwrap();
+    stage.seat(Share::Mps(30)).unwrap();
+    stage.seat(Share::Mig(2)).unwrap();
+    let left = journal::load(&journal).unwrap().unwrap();
+    assert_eq!(left.found.power_limit_mw, Some(Milliwatts(700_000)));
+    // Killed before the driver's answer was written down: it is known by its place.
+    let mut changed = left.changed.clone();
+    changed.instances[0].instance = None;
+    assert!(
+        restore::put_back(looking.as_ref(), &left.found, &mut changed, restore::PATIENCE).failed.is_empty()
+    );
+    assert_eq!(under.state().unwrap(), found);
+    drop(stage);
+    assert!(!journal.exists());
 }
 
 #[test]

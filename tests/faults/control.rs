@@ -88,8 +88,10 @@ fn row_22_gpumon_dies_while_clocks_are_locked() {
 #[test]
 fn row_23_no_permission_to_set_clocks() {
     let refused = |fake: &Fake, args: &[&str]| {
-        let output = hold(fake, args, "true").output().unwrap();
+        let ran = fake.folder().join("ran");
+        let output = hold(fake, args, &format!("touch '{}'", ran.display())).output().unwrap();
         assert_eq!(output.status.code(), Some(125), "{}", text(&output.stderr));
+        assert!(!ran.exists(), "nothing is measured");
         text(&output.stderr)
     };
     // Whoever may not is told all of it at once, and nothing is tried.
