@@ -47,7 +47,8 @@ fn row_21_a_locked_clock_is_not_reached() {
     assert!(said.contains("SW power cap"), "{said}");
     // One that follows is valid; of a GPU that idles nothing is known.
     assert_eq!(held(&changeable(""), "900").0["valid"], true);
-    let idle = Fake::new("privileged = true").unwrap();
+    let idle = "base = \"h200\"\n[load]\nkind = \"idle\"\n";
+    let idle = Fake::with_files("gpus = \"idle.toml\"\nprivileged = true", &[("idle.toml", idle)]).unwrap();
     let (clock, _) = held(&idle, "900");
     assert_eq!((&clock["valid"], &clock["achieved_mhz"]), (&Value::Null, &Value::Null));
 }
