@@ -1,6 +1,7 @@
 //! The command line: arguments, their units and defaults, and nothing else.
 
 pub mod characterize;
+pub mod control;
 mod parse;
 pub mod pipeline;
 
@@ -26,7 +27,7 @@ pub struct Cli {
 
 const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 usage, 3 done with losses under --strict, \
                           4 recorded but a GPU was lost (`record`), 130 interrupted; \
-                          `run` answers with the command's own code, or 125 if gpumon itself failed, 126 if the \
+                          `run` and `hold` answer with the command's own code, or 125 if gpumon itself failed, 126 if the \
                           command cannot be executed, 127 if it is not found.";
 
 /// The commands.
@@ -56,6 +57,13 @@ pub enum Command {
     Recover(RecoverArgs),
     /// Find what a GPU's power sensors show, how often and how late, under a load of gpumon's own
     Characterize(characterize::CharacterizeArgs),
+    /// Set clock, power limit, MIG or MPS, run a command, and put back what was found
+    Hold(control::HoldArgs),
+    /// Put back what a gpumon that was killed left set on GPUs
+    Restore(control::RestoreArgs),
+    /// Wait for the end of standard input, then put back what a journal lists
+    #[command(name = "__janitor", hide = true)]
+    Janitor(control::JanitorArgs),
     /// Sweep models over share, clock and batch size (simulated so far)
     Profile(pipeline::ProfileArgs),
     /// Fit models of batch time and power to profiles
@@ -70,7 +78,7 @@ impl Command {
     /// The exit code for a failure of gpumon itself.
     pub fn failure_code(&self) -> u8 {
         match self {
-            Self::Run(_) => 125,
+            Self::Run(_) | Self::Hold(_) => 125,
             _ => 1,
         }
     }

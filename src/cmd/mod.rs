@@ -14,6 +14,7 @@ mod devices;
 mod diff;
 mod export;
 mod fit;
+mod hold;
 mod inputs;
 mod known;
 mod lines;
@@ -24,6 +25,7 @@ mod profile;
 mod record;
 mod recover;
 mod repeat;
+mod restore;
 mod run;
 mod runs;
 mod session;
@@ -53,6 +55,9 @@ pub fn run(command: &Command) -> Result<u8> {
         Command::Export(args) => export::run(args),
         Command::Recover(args) => recover::run(args),
         Command::Characterize(args) => characterize::run(args),
+        Command::Hold(args) => hold::run(args),
+        Command::Restore(args) => restore::run(args),
+        Command::Janitor(args) => restore::janitor(args),
         Command::Profile(args) => profile::run(args),
         Command::Fit(args) => fit::run(args),
         Command::Predict(args) => predict::run(args),

@@ -66,6 +66,8 @@ pub struct Guard {
     journal: Journal,
     safe: Option<Safe>,
     put_back_first: Option<Restored>,
+    /// Nothing was done since the last try to put everything back.
+    tried: bool,
 }
 
 impl Guard {
@@ -100,7 +102,7 @@ impl Guard {
                 Some(Safe { kept, call, janitor })
             }
         };
-        Ok(Self { control, journal, safe, put_back_first })
+        Ok(Self { control, journal, safe, put_back_first, tried: false })
     }
 
     /// The control underneath, for reading what is set.
@@ -145,6 +147,7 @@ impl Guard {
         plan: impl FnOnce(&mut Changed),
         act: impl FnOnce(&dyn Control) -> Result<T, ControlError>,
     ) -> Result<T, ControlError> {
+        self.tried = false;
         let before = self.journal.changed.clone();
         plan(&mut self.journal.changed);
         if self.journal.changed != before
@@ -228,6 +231,7 @@ impl Guard {
         if self.journal.changed.is_nothing() {
             return Restored::default();
         }
+        self.tried = true;
         let Journal { found, changed, .. } = &mut self.journal;
         let mut restored = restore::put_back(self.control.as_ref(), found, changed, PATIENCE);
         if let Err(e) = self.keep() {
@@ -239,6 +243,10 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
+        if self.tried {
+            // Whoever tried was told what failed; the janitor tries again.
+            return;
+        }
         for (command, error) in self.restore().failed {
             tracing::warn!("not put back: `{command}`: {error}; `gpumon restore` tries again");
         }

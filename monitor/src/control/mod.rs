@@ -235,6 +235,13 @@ pub fn open(spec: &str, clock: Arc<dyn Clock>, access: Access) -> Result<Vec<Con
     (backend.ok_or_else(|| OpenError::UnknownSpec(spec.into()))?.open)(rest, clock, access)
 }
 
+/// The control of the NVIDIA GPU with this UUID, which may sleep, or why there is none.
+pub fn of_uuid(uuid: &str, clock: Arc<dyn Clock>) -> Result<Arc<dyn Control>, String> {
+    let all = open("nvml", clock, Access { wake: true }).map_err(|e| e.to_string())?;
+    let found = all.into_iter().find(|gpu| gpu.control.identity().uuid == uuid);
+    found.map(|gpu| gpu.control).ok_or_else(|| format!("no GPU has the UUID {uuid} now"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
