@@ -31,7 +31,7 @@ struct Stage {
 fn stage(gpu: &str, model: &str) -> Stage {
     let clock: Arc<dyn Clock> = Arc::new(VirtualClock::new(WallUs(1_700_000_000_000_000)));
     let device = named(gpu, &clock).unwrap().remove(0);
-    let context = Context { clock: clock.clone(), sim: Some(device.clone()) };
+    let context = Context { clock: clock.clone(), sim: Some(device.clone()), python: None };
     let workloads = model.split('+').map(|m| open(&format!("sim:{m}"), &context).unwrap()).collect();
     let settings = SimStage::new(device.clone(), clock.clone());
     Stage { settings, workloads, clock, device, protocol: Protocol::default() }
@@ -531,7 +531,7 @@ fn the_page_lists_the_columns_that_there_are() {
 #[test]
 fn unknown_workloads_are_explained() {
     let stage = stage("a100", "bert-like");
-    let context = Context { clock: stage.clock.clone(), sim: None };
+    let context = Context { clock: stage.clock.clone(), sim: None, python: None };
     let explain = |spec: &str| open(spec, &context).err().unwrap().to_string();
     assert!(explain("cuda:x").contains("`sim:MODEL`"));
     assert!(explain("sim:alexnet").contains("`sim:resnet50-like`"));

@@ -47,6 +47,12 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
+pub(super) fn percent(text: &str) -> Result<f64, String> {
+    let expected = "expected a percentage from 0.01 to 100";
+    let percent: f64 = text.trim_end_matches('%').trim().parse().map_err(|_| expected.to_owned())?;
+    if (0.01..=100.0).contains(&percent) { Ok(percent) } else { Err(expected.into()) }
+}
+
 pub(super) fn marker(text: &str) -> Result<regex::bytes::Regex, String> {
     regex::bytes::Regex::new(text).map_err(|e| e.to_string())
 }

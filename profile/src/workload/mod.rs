@@ -10,6 +10,7 @@
 //! Not done here: deciding what a point is worth and when enough was measured; that is the protocol's.
 
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use gpumon_core::clock::Clock;
@@ -18,7 +19,11 @@ use gpumon_monitor::device::sim::SimDevice;
 use crate::space::Point;
 use crate::stage::Seat;
 
+pub mod command;
+mod process;
 mod sim;
+pub mod torch;
+mod wire;
 
 /// What a run tells meanwhile: the times of all its batches so far, ms. The answer is whether to go on.
 pub type Tick<'a> = dyn FnMut(&[f64]) -> ControlFlow<()> + 'a;
@@ -79,6 +84,8 @@ pub struct Context {
     pub clock: Arc<dyn Clock>,
     /// The simulated GPU to run on, if it is one.
     pub sim: Option<Arc<SimDevice>>,
+    /// The Python that runs PyTorch models, if it was named.
+    pub python: Option<PathBuf>,
 }
 
 /// A kind of workload.
@@ -93,8 +100,10 @@ pub struct Kind {
 type Opened = Result<Box<dyn Workload>, OpenError>;
 
 /// All kinds.
-pub const KINDS: &[Kind] =
-    &[Kind { scheme: "sim", doc: "`sim:MODEL`: a simulated model on a simulated GPU", open: sim::open }];
+pub const KINDS: &[Kind] = &[
+    Kind { scheme: "sim", doc: "`sim:MODEL`: a simulated model on a simulated GPU", open: sim::open },
+    Kind { scheme: "torch", doc: "`torch:MODEL`: a PyTorch model with random weights", open: torch::open },
+];
 
 /// Why there is no such workload.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -110,6 +119,9 @@ pub enum OpenError {
     /// A simulated model was to run on a real GPU.
     #[error("`sim:{0}` runs on a simulated GPU only; give `--device sim:a100`")]
     NotSimulated(String),
+    /// There is no Python that can run a PyTorch model.
+    #[error("{0}")]
+    Python(String),
 }
 
 /// The workload that a text such as `sim:resnet50-like` names.
@@ -121,5 +133,20 @@ pub fn open(spec: &str, context: &Context) -> Opened {
             let kinds: Vec<_> = KINDS.iter().map(|kind| kind.doc).collect();
             Err(OpenError::Unknown { found: spec.into(), expected: kinds.join("; ") })
         }
+    }
+}
+
+/// The workload of a model. `run`: how its worker starts, if the user says so; on a simulated GPU it is the simulated
+/// model of the same name.
+pub fn of_model(name: &str, run: Option<&[String]>, context: &Context) -> Opened {
+    match run {
+        _ if context.sim.is_some() => open(&format!("sim:{name}"), context),
+        Some([one])
+            if KINDS.iter().any(|kind| one.split_once(':').is_some_and(|(s, _)| s == kind.scheme)) =>
+        {
+            open(one, context)
+        }
+        Some(argv) => Ok(Box::new(command::Commanded::new(name, argv.to_vec(), Arc::clone(&context.clock)))),
+        None => open(&format!("torch:{name}"), context),
     }
 }
