@@ -41,7 +41,7 @@ pub mod stage;
 pub use act::Act;
 pub use sim::SimControl;
 
-/// A GPU that can be changed. Calls may block for as long as the driver likes, within [`nvml`]'s limits.
+/// A GPU that can be changed. A call into a driver that does not return is given up after a minute.
 pub trait Control: Send + Sync {
     /// Which GPU.
     fn identity(&self) -> &Identity;
