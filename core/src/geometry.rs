@@ -125,13 +125,14 @@ mod tests {
 
     #[test]
     fn what_stands_stays_where_it_is() {
-        let beside =
-            |standing: &[std::ops::Range<u8>], sizes: &[u8]| SEVEN_SLICES.place_beside(standing, sizes);
-        assert_eq!(beside(&[4..8], &[4]), Some(vec![0]));
-        assert_eq!(beside(&[0..4], &[4]), None);
-        assert_eq!(beside(&[6..7], &[2, 3]), Some(vec![4, 0]));
-        assert_eq!(beside(&[0..8], &[]), Some(vec![]));
-        assert_eq!(beside(&[0..8], &[1]), None);
+        let beside = |standing: std::ops::Range<u8>, sizes: &[u8]| {
+            SEVEN_SLICES.place_beside(std::slice::from_ref(&standing), sizes)
+        };
+        assert_eq!(beside(4..8, &[4]), Some(vec![0]));
+        assert_eq!(beside(0..4, &[4]), None);
+        assert_eq!(beside(6..7, &[2, 3]), Some(vec![4, 0]));
+        assert_eq!(beside(0..8, &[]), Some(vec![]));
+        assert_eq!(beside(0..8, &[1]), None);
     }
 
     proptest! {

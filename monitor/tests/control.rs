@@ -159,7 +159,7 @@ struct Looking {
 
 impl Looking {
     fn listed(&self, what: impl Fn(&Changed) -> bool) {
-        let journal = journal::load(&self.journal).unwrap().expect("it is on disk");
+        let journal = journal::load(&self.journal).unwrap().unwrap();
         assert!(what(&journal.changed), "{:?}", journal.changed);
     }
 }

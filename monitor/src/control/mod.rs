@@ -41,7 +41,7 @@ pub mod stage;
 pub use act::Act;
 pub use sim::SimControl;
 
-/// A GPU that can be changed. Calls may block for as long as the driver likes, within [`nvml`]'s limits.
+/// A GPU that can be changed. A call into a driver that does not return is given up after a minute.
 pub trait Control: Send + Sync {
     /// Which GPU.
     fn identity(&self) -> &Identity;
@@ -216,8 +216,11 @@ impl Controlled {
 /// A way to get GPUs that can be changed.
 struct Backend {
     scheme: &'static str,
-    open: fn(rest: &str, clock: Arc<dyn Clock>, access: Access) -> Result<Vec<Controlled>, OpenError>,
+    open: fn(rest: &str, clock: Arc<dyn Clock>, access: Access) -> Opened,
 }
+
+/// All GPUs of a backend.
+type Opened = Result<Vec<Controlled>, OpenError>;
 
 const BACKENDS: &[Backend] = &[
     Backend { scheme: "nvml", open: nvml::open },
@@ -229,7 +232,7 @@ const BACKENDS: &[Backend] = &[
 ];
 
 /// All GPUs of a device specification such as `nvml` or `sim:h200`, to be read and to be changed.
-pub fn open(spec: &str, clock: Arc<dyn Clock>, access: Access) -> Result<Vec<Controlled>, OpenError> {
+pub fn open(spec: &str, clock: Arc<dyn Clock>, access: Access) -> Opened {
     let (scheme, rest) = spec.split_once(':').unwrap_or((spec, ""));
     let backend = BACKENDS.iter().find(|backend| backend.scheme == scheme);
     (backend.ok_or_else(|| OpenError::UnknownSpec(spec.into()))?.open)(rest, clock, access)

@@ -4,7 +4,7 @@
 //! has in CUDA_MPS_PIPE_DIRECTORY or in the default place is neither asked nor touched, and compute mode stays as it is. It
 //! runs in the foreground of a session of its own, so that a Ctrl-C in the terminal does not reach it. It is up once it
 //! answers `get_server_list`. It is told to `quit`; if it or its server is still there after a while, they are killed: they
-//! are the processes that carry the folder in [`MARK`], which clients do not.
+//! are the processes that carry the folder in GPUMON_MPS_FOLDER, which clients do not.
 //! Cases: no `nvidia-cuda-mps-control` on PATH is said; GPUMON_MPS_CONTROL names another program. A folder that is too long
 //! for a socket is not taken.
 //! Source: NVIDIA MPS documentation, "nvidia-cuda-mps-control" and "Environment Variables"; a socket's path has 107 bytes.
