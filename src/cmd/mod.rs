@@ -13,6 +13,8 @@ mod demo;
 mod devices;
 mod diff;
 mod export;
+#[cfg(feature = "exporter")]
+mod exporter;
 mod fit;
 mod inputs;
 mod known;
@@ -51,6 +53,8 @@ pub fn run(command: &Command) -> Result<u8> {
         Command::Summary(args) => summary::run(args),
         Command::Diff(args) => diff::run(args),
         Command::Export(args) => export::run(args),
+        #[cfg(feature = "exporter")]
+        Command::Exporter(args) => exporter::run(args),
         Command::Recover(args) => recover::run(args),
         Command::Characterize(args) => characterize::run(args),
         Command::Profile(args) => profile::run(args),
