@@ -197,10 +197,10 @@ impl Collector for Shown {
         for metric in METRICS {
             let of_gpu = |gpu: &Gpu| {
                 let latest = gpu.place.and_then(|place| seen.get(place)).unwrap_or(&nothing);
-                let labels = vec![("uuid", gpu.identity.uuid.clone())];
+                let uuid = ("uuid", gpu.identity.uuid.clone());
                 let with = move |other: Option<String>| {
                     let other = metric.label.zip(other);
-                    labels.iter().cloned().chain(other).collect::<Labels>()
+                    std::iter::once(uuid.clone()).chain(other).collect::<Labels>()
                 };
                 let values = (metric.values)(latest).into_iter();
                 values.map(move |(other, value)| (with(other), value)).collect::<Vec<_>>()
