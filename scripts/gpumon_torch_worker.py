@@ -53,8 +53,7 @@ def gpt(torch):
     from transformers.models.gpt2.modeling_gpt2 import GPT2LMHeadModel
 
     model = GPT2LMHeadModel(GPT2Config(n_embd=1024, n_layer=24, n_head=16, use_cache=False))
-    model.config.return_dict = False
-    return model, lambda batch: (torch.randint(0, 50000, (batch, 256)),)
+    return model, lambda batch: (torch.randint(0, 50000, (batch, 256)),), lambda tokens: model(tokens).logits
 
 
 def whisper(torch):
@@ -170,18 +169,18 @@ def diffusion_unet(torch):
     return UNet(), inputs
 
 
-# Name: what builds it, and the packages beside torch that it needs.
+# Name: what builds it, and the modules beside torch that are imported for it.
 MODELS = {
-    "resnet50": (vision("resnet", "resnet50"), ["torchvision"]),
-    "resnet152": (vision("resnet", "resnet152"), ["torchvision"]),
-    "mobilenet_v3_large": (vision("mobilenetv3", "mobilenet_v3_large"), ["torchvision"]),
-    "vgg11": (vision("vgg", "vgg11"), ["torchvision"]),
-    "vgg19": (vision("vgg", "vgg19"), ["torchvision"]),
-    "densenet161": (vision("densenet", "densenet161"), ["torchvision"]),
-    "densenet169": (vision("densenet", "densenet169"), ["torchvision"]),
-    "bert": (bert, ["transformers"]),
-    "gpt": (gpt, ["transformers"]),
-    "whisper": (whisper, ["transformers"]),
+    "resnet50": (vision("resnet", "resnet50"), ["torchvision.models.resnet"]),
+    "resnet152": (vision("resnet", "resnet152"), ["torchvision.models.resnet"]),
+    "mobilenet_v3_large": (vision("mobilenetv3", "mobilenet_v3_large"), ["torchvision.models.mobilenetv3"]),
+    "vgg11": (vision("vgg", "vgg11"), ["torchvision.models.vgg"]),
+    "vgg19": (vision("vgg", "vgg19"), ["torchvision.models.vgg"]),
+    "densenet161": (vision("densenet", "densenet161"), ["torchvision.models.densenet"]),
+    "densenet169": (vision("densenet", "densenet169"), ["torchvision.models.densenet"]),
+    "bert": (bert, ["transformers.models.bert.modeling_bert"]),
+    "gpt": (gpt, ["transformers.models.gpt2.modeling_gpt2"]),
+    "whisper": (whisper, ["transformers.models.whisper.modeling_whisper"]),
     "diffusion_unet": (diffusion_unet, []),
 }
 
@@ -201,8 +200,8 @@ class Server:
         # The slow part, before the GPU is touched: imports.
         import torch
 
-        for package in MODELS[self.name][1]:
-            importlib.import_module(package)
+        for module in MODELS[self.name][1]:
+            importlib.import_module(module)
         self.torch = torch
         ops = ["context", "load", "unload", "batch", "run", "stop", "memory", "quit"]
         return {"version": VERSION, "name": self.name, "ops": ops}

@@ -5,6 +5,8 @@
 mod cli;
 mod cmd;
 mod export;
+#[cfg(feature = "exporter")]
+mod exporter;
 mod output;
 mod plot;
 mod report;

@@ -3,7 +3,7 @@
 //! Rule: readings in a row resemble each other, so their scatter over √n says too little. They are cut into ten blocks of
 //! equal length in time's order; the blocks' means are taken as independent, and the 95 % interval of the mean is that of
 //! Student's t with nine degrees of freedom (the method of batch means).
-//! Cases: fewer than two readings a block give no interval.
+//! Cases: of fewer than twenty values each is a block of its own; fewer than five give no interval.
 //! Not done here: correlation that reaches further than a block, such as a GPU that slowly warms up.
 //! Source: Law and Kelton, "Confidence Intervals for Steady-State Simulations: I. A Survey of Fixed Sample Size
 //! Procedures", Operations Research 32(6), 1984.
@@ -12,6 +12,8 @@ use statrs::distribution::{ContinuousCDF, StudentsT};
 
 /// Blocks that readings are cut into.
 const BLOCKS: usize = 10;
+/// Fewer values give no interval.
+const VALUES_MIN: usize = 5;
 
 /// A mean and how well it is known.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -26,17 +28,19 @@ impl Mean {
     /// Of values in time's order; `None` of none.
     pub fn of(values: &[f64]) -> Option<Self> {
         let mean = average(values)?;
-        let length = values.len() / BLOCKS;
-        if length < 2 {
+        if values.len() < VALUES_MIN {
             return Some(Self { mean, half_width: None });
         }
+        let length = if values.len() < 2 * BLOCKS { 1 } else { values.len() / BLOCKS };
         // What does not fill a block is left out at the beginning, where warm-up would show most.
+        let whole = values.len() - values.len() % length;
         let blocks: Vec<f64> =
-            values[values.len() % BLOCKS..].chunks_exact(length).take(BLOCKS).filter_map(average).collect();
-        let centre = average(&blocks)?;
-        let variance = blocks.iter().map(|b| (b - centre).powi(2)).sum::<f64>() / (BLOCKS - 1) as f64;
-        let quantile = StudentsT::new(0.0, 1.0, (BLOCKS - 1) as f64).ok()?.inverse_cdf(0.975);
-        Some(Self { mean, half_width: Some(quantile * (variance / BLOCKS as f64).sqrt()) })
+            values[values.len() - whole..].chunks_exact(length).filter_map(average).collect();
+        let blocks = if length > 1 { &blocks[blocks.len() - BLOCKS..] } else { &blocks[..] };
+        let (count, centre) = (blocks.len() as f64, average(blocks)?);
+        let variance = blocks.iter().map(|b| (b - centre).powi(2)).sum::<f64>() / (count - 1.0);
+        let quantile = StudentsT::new(0.0, 1.0, count - 1.0).ok()?.inverse_cdf(0.975);
+        Some(Self { mean, half_width: Some(quantile * (variance / count).sqrt()) })
     }
 
     /// The half width as a share of the mean; infinite where it is not known.
@@ -74,7 +78,10 @@ mod tests {
         assert_eq!(mean.mean, 5.5);
         assert!((mean.half_width.unwrap() - wanted).abs() < 1e-4, "{mean:?}");
         assert_eq!(Mean::of(&[]), None);
-        assert_eq!(Mean::of(&[3.0; 19]).unwrap().half_width, None);
+        assert_eq!(Mean::of(&[3.0; 4]).unwrap().half_width, None);
+        // 1, 2, 3, 4, 5: variance 2.5, t(4) = 2.776445.
+        let five = Mean::of(&[1.0, 2.0, 3.0, 4.0, 5.0]).unwrap();
+        assert!((five.half_width.unwrap() - 2.776_445 * 0.5f64.sqrt()).abs() < 1e-4, "{five:?}");
         assert_eq!(Mean::of(&[3.0; 20]).unwrap().relative(), 0.0);
     }
 

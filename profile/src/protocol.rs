@@ -59,7 +59,7 @@ impl Default for Protocol {
             measure_min_s: 1.0,
             precision: 0.01,
             measure_max_s: 10.0,
-            min_batches: 20,
+            min_batches: 10,
             stretch_max_s: 60.0,
             idle_s: 5.0,
             load_s: 1.0,

@@ -53,6 +53,9 @@ pub enum Command {
     Diff(DiffArgs),
     /// Write a recording as one table, or draw it
     Export(ExportArgs),
+    /// Show the latest readings to Prometheus over HTTP, until Ctrl-C
+    #[cfg(feature = "exporter")]
+    Exporter(ExporterArgs),
     /// Make a killed recording whole
     Recover(RecoverArgs),
     /// Find what a GPU's power sensors show, how often and how late, under a load of gpumon's own
@@ -328,6 +331,21 @@ pub enum TableName {
     Events,
     /// The processes in each second
     Process,
+}
+
+/// Arguments of `exporter`.
+#[cfg(feature = "exporter")]
+#[derive(Debug, Args)]
+pub struct ExporterArgs {
+    #[command(flatten)]
+    pub device: DeviceArgs,
+    /// Address and port; 0 takes any that is free, which standard error names
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9835")]
+    pub listen: std::net::SocketAddr,
+    /// Time between two readings of power and SM clock, 1ms to 10s; the rest is read once in that time, once a second
+    /// at most
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse::interval)]
+    pub interval: Duration,
 }
 
 /// Arguments of `recover`.

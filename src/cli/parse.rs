@@ -64,6 +64,14 @@ pub(super) fn length(text: &str) -> Result<Duration, String> {
     }
 }
 
+#[cfg(feature = "exporter")]
+pub(super) fn interval(text: &str) -> Result<Duration, String> {
+    match duration(text) {
+        Ok(d) if RATE_HZ.contains(&(1.0 / d.as_secs_f64())) => Ok(d),
+        _ => Err("expected a time of 1ms to 10s".into()),
+    }
+}
+
 pub(super) fn not_negative(text: &str) -> Result<f64, String> {
     text.parse()
         .ok()

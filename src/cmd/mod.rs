@@ -13,6 +13,8 @@ mod demo;
 mod devices;
 mod diff;
 mod export;
+#[cfg(feature = "exporter")]
+mod exporter;
 mod fit;
 mod hold;
 mod inputs;
@@ -53,6 +55,8 @@ pub fn run(command: &Command) -> Result<u8> {
         Command::Summary(args) => summary::run(args),
         Command::Diff(args) => diff::run(args),
         Command::Export(args) => export::run(args),
+        #[cfg(feature = "exporter")]
+        Command::Exporter(args) => exporter::run(args),
         Command::Recover(args) => recover::run(args),
         Command::Characterize(args) => characterize::run(args),
         Command::Hold(args) => hold::run(args),
