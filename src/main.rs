@@ -6,6 +6,8 @@ mod adaptive;
 mod cli;
 mod cmd;
 mod export;
+#[cfg(feature = "exporter")]
+mod exporter;
 mod output;
 mod plot;
 mod report;

@@ -52,12 +52,19 @@ impl MigGeometry {
     /// Start slots, in the order of `sizes`, at which instances of these sizes fit together;
     /// `None` when they do not, or when a size does not exist.
     pub fn place(&self, sizes: &[u8]) -> Option<Vec<u8>> {
+        self.place_beside(&[], sizes)
+    }
+
+    /// The same beside instances that stand already, each the memory slots that it covers, which stay where they are.
+    pub fn place_beside(&self, standing: &[std::ops::Range<u8>], sizes: &[u8]) -> Option<Vec<u8>> {
+        let slots = standing.iter().flat_map(Clone::clone);
+        let taken = slots.fold(0u32, |taken, slot| taken | 1u32.checked_shl(slot.into()).unwrap_or(0));
         let profiles = sizes.iter().map(|&s| self.profile(s)).collect::<Option<Vec<_>>>()?;
         // Large instances have the fewest starts, so they choose first.
         let mut order: Vec<usize> = (0..sizes.len()).collect();
         order.sort_by_key(|&i| (profiles[i].starts.len(), i));
         let mut starts = vec![0; sizes.len()];
-        self.place_rest(&profiles, &order, 0, &mut starts).then_some(starts)
+        self.place_rest(&profiles, &order, taken, &mut starts).then_some(starts)
     }
 
     /// Whether instances of these sizes can stand at these starts together.
@@ -114,6 +121,18 @@ mod tests {
         assert!(SEVEN_SLICES.is_legal(&[(4, 0), (3, 4)]));
         assert!(!SEVEN_SLICES.is_legal(&[(3, 1)]));
         assert!(!SEVEN_SLICES.is_legal(&[(4, 0), (1, 3)]));
+    }
+
+    #[test]
+    fn what_stands_stays_where_it_is() {
+        let beside = |standing: std::ops::Range<u8>, sizes: &[u8]| {
+            SEVEN_SLICES.place_beside(std::slice::from_ref(&standing), sizes)
+        };
+        assert_eq!(beside(4..8, &[4]), Some(vec![0]));
+        assert_eq!(beside(0..4, &[4]), None);
+        assert_eq!(beside(6..7, &[2, 3]), Some(vec![4, 0]));
+        assert_eq!(beside(0..8, &[]), Some(vec![]));
+        assert_eq!(beside(0..8, &[1]), None);
     }
 
     proptest! {

@@ -35,20 +35,30 @@ table! {
         mig_slices: Option<i32>,
         /// Processes that served the model together in this share.
         processes: Option<i32>,
-        /// SM clock that was asked for, MHz.
+        /// SM clock that was asked for, MHz; where clocks were left alone, the highest that the GPU may run at.
         frequency: i32,
+        /// Whether the clock was locked to it; false where clocks were left alone.
+        clock_locked: Option<bool>,
         /// SM clock that was reached, mean over the measurement, MHz.
         sm_mhz_achieved: Option<f64>,
+        /// Power limit that was set for this point, W; null where the limit was left alone.
+        power_limit_w: Option<i32>,
         /// Mean power of the whole GPU, W.
         avg_power_draw: Option<f64>,
+        /// Half width of the 95 % interval of that mean, W; of the readings' scatter alone.
+        power_ci95: Option<f64>,
         /// Power above the GPU idling with a context at this clock, W.
         dynamic_power_draw: Option<f64>,
         /// Items a second.
         throughput: Option<f64>,
         /// Mean time of a batch, ms.
         latency: Option<f64>,
+        /// Half width of the 95 % interval of that mean, ms.
+        latency_ci95: Option<f64>,
         /// Median time of a batch, ms.
         latency_p50: Option<f64>,
+        /// 95th percentile of the time of a batch, ms.
+        latency_p95: Option<f64>,
         /// 99th percentile of the time of a batch, ms.
         latency_p99: Option<f64>,
         /// Energy of the whole GPU for one item, J.
@@ -63,8 +73,14 @@ table! {
         tensor_util_pct: Option<f64>,
         /// Share of peak DRAM bandwidth in use, %.
         dram_util_pct: Option<f64>,
+        /// Temperature of the GPU at the end of the measurement, °C.
+        temp_c: Option<f64>,
         /// Batches measured.
         n_samples: Option<i64>,
+        /// Time the row took, everything included (start, load, warm-up, measurement), s.
+        wall_s: Option<f64>,
+        /// Energy of the GPU over that time, J, by its counter.
+        wall_energy_j: Option<f64>,
         /// Whether the point can be used.
         valid: bool,
         /// Why not, or what is special about the point.
@@ -72,7 +88,7 @@ table! {
     }
 }
 
-/// What tells points apart: model, batch, share (in millionths), slices, processes, frequency.
+/// What tells points apart: model, batch, share (in millionths), slices, processes, frequency, power limit.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PointKey {
     /// Name of the model.
@@ -87,6 +103,8 @@ pub struct PointKey {
     pub processes: Option<i32>,
     /// SM clock asked for, MHz.
     pub frequency: i32,
+    /// Power limit set, W.
+    pub power_limit_w: Option<i32>,
 }
 
 impl ProfileRow {
@@ -103,12 +121,17 @@ impl ProfileRow {
             mig_slices: None,
             processes: None,
             frequency,
+            clock_locked: None,
             sm_mhz_achieved: None,
+            power_limit_w: None,
             avg_power_draw: None,
+            power_ci95: None,
             dynamic_power_draw: None,
             throughput: None,
             latency: None,
+            latency_ci95: None,
             latency_p50: None,
+            latency_p95: None,
             latency_p99: None,
             energy_per_item: None,
             mem_bytes: None,
@@ -116,7 +139,10 @@ impl ProfileRow {
             sm_occupancy_pct: None,
             tensor_util_pct: None,
             dram_util_pct: None,
+            temp_c: None,
             n_samples: None,
+            wall_s: None,
+            wall_energy_j: None,
             valid: true,
             reason: None,
         }
@@ -131,6 +157,7 @@ impl ProfileRow {
             mig_slices: self.mig_slices,
             processes: self.processes,
             frequency: self.frequency,
+            power_limit_w: self.power_limit_w,
         }
     }
 

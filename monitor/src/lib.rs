@@ -13,11 +13,13 @@
 //! compare  whether runs differ in energy, time or power
 //! marks    named moments and windows, from other processes through a socket
 //!
+//! control        sets clocks, power limit, MIG and MPS, and puts back what was found, however the process ends
 //! characterize   what the sensors of a GPU show, how often and how late, under a load of its own
 //! ```
 
 pub mod characterize;
 pub mod compare;
+pub mod control;
 pub mod device;
 pub mod energy;
 pub mod lane;

@@ -3,7 +3,7 @@
 use gpumon_core::profile::ProfileRow;
 
 use crate::choose::{Candidate, Choice, Chooser, End};
-use crate::sweep::{Plan, Step};
+use crate::plan::{Plan, Step};
 
 /// Where a sweep is.
 pub(crate) struct Course<'a> {

@@ -20,7 +20,7 @@
 use std::collections::HashSet;
 use std::str::FromStr;
 
-use crate::space::{Point, Space};
+use crate::space::{AXES, Point, Space};
 
 /// How points are chosen.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -95,9 +95,10 @@ impl FromStr for Design {
 impl Design {
     /// The points of `space` to measure, in the space's order, among those that `fits`.
     pub fn points(self, space: &Space, seed: u64, mut fits: impl FnMut(&Point) -> bool) -> Vec<Point> {
-        let [shares, batches, clocks] = space.levels();
+        let [shares, batches, clocks, limits] = space.levels();
         let cells = (0..shares)
-            .flat_map(|s| (0..batches).flat_map(move |b| (0..clocks).map(move |c| [s, b, c])))
+            .flat_map(|s| (0..batches).map(move |b| (s, b)))
+            .flat_map(|(s, b)| (0..clocks).flat_map(move |c| (0..limits).map(move |l| [s, b, c, l])))
             .filter(|&cell| space.point(cell).is_some_and(|p| fits(&p)))
             .collect::<Vec<Cell>>();
         let chosen = match self {
@@ -108,20 +109,25 @@ impl Design {
     }
 }
 
-/// Level numbers of share, batch size and clock.
-type Cell = [usize; 3];
+/// Level numbers of share, batch size, clock and power limit.
+type Cell = [usize; AXES];
 
 /// How often a point that coincides with another looks for one to exchange a level with.
 const EXCHANGES: usize = 200;
 
-fn hypercube(cells: &[Cell], levels: [usize; 3], fraction: f64, seed: u64) -> Vec<Cell> {
+fn hypercube(cells: &[Cell], levels: [usize; AXES], fraction: f64, seed: u64) -> Vec<Cell> {
     let count = ((fraction * cells.len() as f64).round() as usize).clamp(1, cells.len().max(1));
     if count >= cells.len() {
         return cells.to_vec();
     }
     let mut random = SplitMix(seed);
-    let axes = levels.map(|levels| axis(levels, count, &mut random));
-    let mut points: Vec<Cell> = (0..count).map(|i| [axes[0][i], axes[1][i], axes[2][i]]).collect();
+    // A power limit that is not swept draws no random number, so that a seed stays the same design without that axis.
+    let swept = if levels[AXES - 1] > 1 { AXES } else { AXES - 1 };
+    let axes: [Vec<usize>; AXES] = std::array::from_fn(|i| match i < swept {
+        true => axis(levels[i], count, &mut random),
+        false => vec![0; count],
+    });
+    let mut points: Vec<Cell> = (0..count).map(|i| axes.each_ref().map(|axis| axis[i])).collect();
     let possible: HashSet<Cell> = cells.iter().copied().collect();
     let mut taken = HashSet::new();
     let homeless: Vec<usize> =
@@ -130,7 +136,7 @@ fn hypercube(cells: &[Cell], levels: [usize; 3], fraction: f64, seed: u64) -> Ve
     homeless.iter().for_each(|&i| settled[i] = false);
     for i in homeless {
         let exchanged = (0..EXCHANGES).any(|_| {
-            let (j, axis) = (random.below(count), random.below(3));
+            let (j, axis) = (random.below(count), random.below(swept));
             let (mut a, mut b) = (points[i], points[j]);
             std::mem::swap(&mut a[axis], &mut b[axis]);
             let free = |cell: &Cell| possible.contains(cell) && (!taken.contains(cell) || *cell == points[j]);
@@ -144,7 +150,7 @@ fn hypercube(cells: &[Cell], levels: [usize; 3], fraction: f64, seed: u64) -> Ve
         });
         if !exchanged {
             let far = |cell: &Cell| -> f64 {
-                (0..3).map(|d| cell[d].abs_diff(points[i][d]) as f64 / levels[d] as f64).sum()
+                (0..AXES).map(|d| cell[d].abs_diff(points[i][d]) as f64 / levels[d] as f64).sum()
             };
             let free = cells.iter().filter(|cell| !taken.contains(*cell));
             if let Some(&nearest) = free.min_by(|a, b| far(a).total_cmp(&far(b))) {

@@ -4,12 +4,19 @@
 //! space     which points there are: shares × batch sizes × clocks
 //!    ↓
 //! design    which of them are measured: all, a Latin hypercube of some, or as a chooser says (choose)
-//!    ↓                                                                   └─ shard: one part of several
+//!    ↓
+//! plan      what is measured: idle power at each clock, then each model's points; shard: one part of several
+//!    ↓
+//! course    the order: the plan's, or a chooser's
+//!    ↓
 //! sweep     one after another, each kept in a journal as it is made; a stopped sweep goes on from there
 //!    ↓ for each point
-//! protocol  load, warm up, settle, measure; what makes a point valid
-//!    ├─ workload  one trait, sibling files: what runs (simulated models so far)
-//!    └─ meter     what the GPU's sensors say meanwhile: power, clock, throttling, activity
+//! protocol  sets the GPU, loads the model, runs it once, and makes a row of it
+//!    ├─ stage     what the GPU is set to: clock, power limit, and the seat that gives a process its share
+//!    ├─ workload  one trait, sibling files: what runs
+//!    ├─ phases    warm up, settle, measure until it is known well enough (interval)
+//!    ├─ meter     what the GPU's sensors say meanwhile: power, clock, throttling, activity
+//!    └─ judge     what makes a row valid
 //!    ↓
 //! gpumon_core::profile_io   one Parquet or CSV file, a row a point; merge puts several together
 //! ```
@@ -19,13 +26,18 @@
 pub mod choose;
 mod course;
 pub mod design;
+pub mod interval;
 mod journal;
+mod judge;
 pub mod merge;
 pub mod meter;
+mod phases;
+pub mod plan;
 pub mod protocol;
 pub mod replay;
 pub mod shard;
 pub mod space;
+pub mod stage;
 pub mod sweep;
 pub mod workload;
 

@@ -11,6 +11,8 @@ use gpumon_core::clock::Clock;
 use gpumon_core::units::WallUs;
 use gpumon_monitor::device::{Activity, Device, PowerSample, ReadError, SlowSensor};
 
+use crate::interval::Mean;
+
 /// Time between ticks, µs: the ring holds some two seconds, so it is emptied well before.
 const RING_TICK_US: i64 = 500_000;
 /// Without a ring: the update period of the slowest power sensors.
@@ -28,20 +30,23 @@ pub struct Meter<'a> {
     polled_w: Vec<f64>,
     clocks_mhz: Vec<f64>,
     reasons: u64,
+    temp_c: Option<f64>,
     lost: Option<ReadError>,
 }
 
 /// What was read over a span. `None`: the GPU does not say, or nothing was read.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Measured {
     /// Mean power of the whole GPU, W.
-    pub power_w: Option<f64>,
+    pub power: Option<Mean>,
     /// Power readings in that mean.
     pub readings: usize,
     /// Mean SM clock, MHz.
     pub sm_mhz: Option<f64>,
     /// NVML's clock-event reason bits, all that were seen.
     pub reasons: u64,
+    /// Temperature of the GPU at the end, °C.
+    pub temp_c: Option<f64>,
     /// What the GPU's units did.
     pub activity: Option<Activity>,
 }
@@ -63,6 +68,7 @@ impl<'a> Meter<'a> {
             polled_w: Vec::new(),
             clocks_mhz: Vec::new(),
             reasons: 0,
+            temp_c: None,
             lost: None,
         };
         meter.keep(primed);
@@ -90,12 +96,26 @@ impl<'a> Meter<'a> {
         }
     }
 
+    /// Mean power of the readings so far, W.
+    pub fn power(&self) -> Option<Mean> {
+        Mean::of(&self.readings_w(self.clock.wall()))
+    }
+
+    /// Power readings within the span, W, in time's order.
+    fn readings_w(&self, end: WallUs) -> Vec<f64> {
+        let within = self.samples.iter().filter(|s| s.time > self.start && s.time <= end);
+        let ring_w: Vec<f64> = within.map(|s| s.power.watts()).collect();
+        if ring_w.is_empty() { self.polled_w.clone() } else { ring_w }
+    }
+
     /// Ends the span.
     pub fn finish(mut self) -> Result<Measured, ReadError> {
         let end = self.clock.wall();
         if self.clocks_mhz.is_empty() {
             self.tick();
         }
+        let temp_c = self.device.slow(SlowSensor::Temperature);
+        self.temp_c = self.keep(temp_c).map(|c| c as f64);
         let activity = self.device.activity();
         let activity = self.keep(activity);
         if self.ring {
@@ -104,14 +124,13 @@ impl<'a> Meter<'a> {
         if let Some(lost) = self.lost {
             return Err(lost);
         }
-        let within = self.samples.iter().filter(|s| s.time > self.start && s.time <= end);
-        let ring_w: Vec<f64> = within.map(|s| s.power.watts()).collect();
-        let power_w = if ring_w.is_empty() { &self.polled_w } else { &ring_w };
+        let power_w = self.readings_w(end);
         Ok(Measured {
-            power_w: mean(power_w),
+            power: Mean::of(&power_w),
             readings: power_w.len(),
-            sm_mhz: mean(&self.clocks_mhz),
+            sm_mhz: Mean::of(&self.clocks_mhz).map(|mhz| mhz.mean),
             reasons: self.reasons,
+            temp_c: self.temp_c,
             activity,
         })
     }
@@ -136,8 +155,4 @@ impl<'a> Meter<'a> {
             Err(_) => None,
         }
     }
-}
-
-fn mean(values: &[f64]) -> Option<f64> {
-    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }

@@ -106,7 +106,9 @@ pub fn point_of(row: &ProfileRow) -> Option<Point> {
         (None, _) => Share::Mps((row.share * 100.0).round().clamp(1.0, 100.0) as u8),
     };
     let batch = u32::try_from(row.batch_size).ok().filter(|b| *b > 0)?;
-    Some(Point { share, batch, clock: Megahertz(u32::try_from(row.frequency).ok()?) })
+    let clock = Megahertz(u32::try_from(row.frequency).ok()?);
+    let limit_w = row.power_limit_w.and_then(|w| u32::try_from(w).ok());
+    Some(Point { share, batch, clock, limit_w })
 }
 
 /// Replays `grid`.
@@ -165,9 +167,17 @@ impl Replayed {
                 }
             }
         }
-        for (count, what) in
-            [(others, "of points that an earlier row has too"), (processes, "of several processes")]
-        {
+        // Where limits are swept, a row at the limit that was found is at none of them.
+        let all = rows.len();
+        if rows.keys().any(|p| p.limit_w.is_some()) {
+            rows.retain(|p, _| p.limit_w.is_some());
+        }
+        let unlimited = all - rows.len();
+        for (count, what) in [
+            (others, "of points that an earlier row has too"),
+            (processes, "of several processes"),
+            (unlimited, "without a power limit"),
+        ] {
             if count > 0 {
                 self.notices.push(format!("{model}: {count} rows {what} are left out"));
             }
@@ -179,6 +189,8 @@ impl Replayed {
         supported.dedup();
         let shares: Vec<Share> = rows.keys().map(|p| p.share).collect();
         let space = Space::new(&shares, &points(|p| p.batch), &clocks, &supported)?;
+        let limits: Vec<u32> = rows.keys().filter_map(|p| p.limit_w).collect();
+        let space = space.with_limits(&limits);
         let planned = how.design.points(&space, seed, |point| rows.contains_key(point));
         let mut left: Vec<Candidate> =
             planned.into_iter().map(|point| Candidate { point, expected_s: how.point_s }).collect();
@@ -206,7 +218,117 @@ impl Replayed {
             Some(before) => format!("{before}; {mark}"),
             None => mark,
         };
-        self.total_s += how.point_s;
+        self.total_s += row.wall_s.unwrap_or(how.point_s);
+        self.timed += usize::from(row.wall_s.is_some());
         self.rows.push(ProfileRow { reason: Some(reason), ..row.clone() });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpumon_core::profile::{IDLE, IDLE_CONTEXT};
+
+    use super::*;
+    use crate::choose::InOrder;
+
+    fn row(model: &str, batch: i32, slices: i32, mhz: i32) -> ProfileRow {
+        let mut row = ProfileRow::new(model, batch, f64::from(slices) / 7.0, mhz);
+        (row.mig_slices, row.throughput, row.latency) = (Some(slices), Some(10.0), Some(100.0));
+        row
+    }
+
+    /// Two models over 3 shares × 2 batch sizes × 4 clocks, with idle rows at each clock and one more.
+    fn grid() -> Vec<ProfileRow> {
+        let mut rows = Vec::new();
+        for mhz in [210, 510, 810, 1110, 1410] {
+            rows.extend([IDLE, IDLE_CONTEXT].map(|name| ProfileRow::new(name, 0, 1.0, mhz)));
+        }
+        for model in ["a", "b"] {
+            for mhz in [210, 510, 810, 1110] {
+                for slices in [1, 3, 7] {
+                    rows.extend([1, 8].map(|batch| row(model, batch, slices, mhz)));
+                }
+            }
+        }
+        rows
+    }
+
+    fn how(design: &str) -> Replay {
+        Replay {
+            design: design.parse().unwrap(),
+            seed: 1,
+            models: vec![],
+            point_s: 10.0,
+            source: "g.csv".into(),
+        }
+    }
+
+    #[test]
+    fn a_full_replay_has_every_row_marked_and_its_cost() {
+        let mut grid = grid();
+        grid[20].wall_s = Some(4.0);
+        grid[21].reason = Some("power cap".into());
+        let made = replay(&grid, &how("full"), &mut InOrder).unwrap();
+        assert_eq!((made.rows.len(), made.timed, made.total_s), (8 + 48, 1, 55.0 * 10.0 + 4.0));
+        assert!(made.rows[..8].iter().all(|r| r.is_idle() && r.frequency < 1410));
+        assert!(
+            made.rows.iter().all(|r| r.reason.as_deref().is_some_and(|t| t.ends_with("replayed from g.csv")))
+        );
+        assert_eq!(made.models.iter().map(|m| (m.points, m.of)).collect::<Vec<_>>(), [(24, 24), (24, 24)]);
+        for row in &made.rows {
+            let source = grid.iter().find(|r| r.key() == row.key()).unwrap();
+            assert_eq!(&ProfileRow { reason: source.reason.clone(), ..row.clone() }, source);
+        }
+    }
+
+    #[test]
+    fn a_hypercube_is_the_one_of_a_sweep() {
+        let made =
+            replay(&grid(), &Replay { models: vec!["b".into()], ..how("lhs:0.25") }, &mut InOrder).unwrap();
+        let clocks: Vec<_> = [210, 510, 810, 1110].map(Megahertz).into();
+        let space = Space::new(&[1, 3, 7].map(Share::Mig), &[1, 8], &clocks, &clocks).unwrap();
+        let found: Vec<_> = made.rows.iter().filter_map(point_of).collect();
+        assert_eq!(found, Design::Lhs(0.25).points(&space, 1, |_| true));
+    }
+
+    #[test]
+    fn a_chooser_sees_its_rows_and_ends_the_model() {
+        /// Takes the last point left until it has seen three.
+        struct Last;
+        impl Chooser for Last {
+            fn next(&mut self, model: &str, rows: &[ProfileRow], left: &[Candidate]) -> Choice {
+                let own = rows.iter().filter(|r| r.model == model).count();
+                assert_eq!(own + left.len(), 24);
+                let end = End { expected_error: Some(0.1), reached: None };
+                if own == 3 { Choice::Done(end) } else { Choice::Next(left.len() - 1) }
+            }
+        }
+        let made = replay(&grid(), &how("adaptive:0.5"), &mut Last).unwrap();
+        assert_eq!(made.rows.len(), 8 + 6);
+        assert_eq!(made.models[1].end.expected_error, Some(0.1));
+        assert_eq!(
+            (made.rows[8].mig_slices, made.rows[8].frequency, made.rows[8].batch_size),
+            (Some(7), 1110, 8)
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_replayed_is_said() {
+        let missing = replay(&grid(), &Replay { models: vec!["c".into()], ..how("full") }, &mut InOrder);
+        assert!(missing.unwrap_err().to_string().contains("its models are `a`, `b`"));
+        assert_eq!(replay(&[], &how("full"), &mut InOrder), Err(ReplayError::Empty));
+        let mut close = vec![row("a", 1, 1, 210), row("a", 1, 1, 210)];
+        (close[0].mig_slices, close[1].mig_slices, close[0].share, close[1].share) =
+            (None, None, 0.501, 0.502);
+        assert!(matches!(replay(&close, &how("full"), &mut InOrder), Err(ReplayError::SameShare { .. })));
+        let mut some = grid();
+        some[10].processes = Some(2);
+        some[11].power_limit_w = Some(200);
+        let notices = replay(&some, &how("full"), &mut InOrder).unwrap().notices.join("; ");
+        assert!(
+            notices.contains("1 rows of several processes")
+                && notices.contains("22 rows without a power limit"),
+            "{notices}"
+        );
     }
 }

@@ -10,8 +10,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::plan::{ModelPlan, Plan};
 use crate::space::Point;
-use crate::sweep::{ModelPlan, Plan};
 
 /// Which part of how many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,8 +82,12 @@ mod tests {
     use super::*;
 
     fn plan(models: u32, points: u32) -> Plan {
-        let point =
-            |i| Point { share: Share::Mig(1), batch: 1 + i / 7, clock: Megahertz(210 + 15 * (i % 7)) };
+        let point = |i| Point {
+            share: Share::Mig(1),
+            batch: 1 + i / 7,
+            clock: Megahertz(210 + 15 * (i % 7)),
+            limit_w: None,
+        };
         let model = |m| ModelPlan {
             model: format!("m{m}"),
             points: (0..points).map(point).collect(),

@@ -1,7 +1,8 @@
-//! The points that a sweep can measure: every share at every batch size at every clock.
+//! The points that a sweep can measure: every share at every batch size at every clock, and at every power limit where
+//! limits are swept.
 //!
-//! Rule: a space is three lists of levels, ascending and without repeats; its points are ordered by share, then batch
-//! size, then clock, because a new share costs the most time and a new clock the least.
+//! Rule: a space is four lists of levels, ascending and without repeats; its points are ordered by share, then batch
+//! size, then clock, then power limit, because a new share costs the most time and a new clock or limit the least.
 //! Cases: a clock that the GPU cannot be set to is refused, with its neighbours named.
 //! Not done here: which points fit into the memory; the workload knows ([`crate::workload::Workload::fits`]).
 
@@ -20,26 +21,34 @@ pub struct Point {
     pub batch: u32,
     /// SM clock to ask for.
     pub clock: Megahertz,
+    /// Power limit to set, W; `None` leaves it alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit_w: Option<u32>,
 }
 
 impl fmt::Display for Point {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "batch {}, {}, {}", self.batch, self.share, self.clock)
+        write!(f, "batch {}, {}, {}", self.batch, self.share, self.clock)?;
+        self.limit_w.map_or(Ok(()), |w| write!(f, ", power limit {w} W"))
     }
 }
 
-/// Levels of share, batch size and clock.
+/// Levels of share, batch size, clock and power limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Space {
     shares: Vec<Share>,
     batches: Vec<u32>,
     clocks: Vec<Megahertz>,
+    limits_w: Vec<Option<u32>>,
 }
+
+/// Number of axes of a space.
+pub const AXES: usize = 4;
 
 /// Why there is no such space.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpaceError {
-    /// One of the three lists is empty.
+    /// One of the lists is empty.
     #[error("no {0} to sweep over; give at least one")]
     Empty(&'static str),
     /// A share that no GPU has.
@@ -91,12 +100,18 @@ impl Space {
                 near: if near.is_empty() { "none".into() } else { near },
             });
         }
-        Ok(Self { shares, batches, clocks })
+        Ok(Self { shares, batches, clocks, limits_w: vec![None] })
+    }
+
+    /// The same space at each of these power limits, W. No limits leave it as it is.
+    pub fn with_limits(self, limits_w: &[u32]) -> Self {
+        let limits: Vec<_> = levels(limits_w).into_iter().map(Some).collect();
+        Self { limits_w: if limits.is_empty() { self.limits_w } else { limits }, ..self }
     }
 
     /// Number of points.
     pub fn len(&self) -> usize {
-        self.shares.len() * self.batches.len() * self.clocks.len()
+        self.levels().iter().product()
     }
 
     /// Whether there are none; a space that [`Space::new`] made has some.
@@ -104,9 +119,9 @@ impl Space {
         self.len() == 0
     }
 
-    /// Number of shares, batch sizes and clocks.
-    pub fn levels(&self) -> [usize; 3] {
-        [self.shares.len(), self.batches.len(), self.clocks.len()]
+    /// Number of shares, batch sizes, clocks and power limits.
+    pub fn levels(&self) -> [usize; AXES] {
+        [self.shares.len(), self.batches.len(), self.clocks.len(), self.limits_w.len()]
     }
 
     /// The clocks.
@@ -114,12 +129,18 @@ impl Space {
         &self.clocks
     }
 
-    /// The point at these level numbers of share, batch size and clock.
-    pub fn point(&self, [share, batch, clock]: [usize; 3]) -> Option<Point> {
+    /// The shares.
+    pub fn shares(&self) -> &[Share] {
+        &self.shares
+    }
+
+    /// The point at these level numbers of share, batch size, clock and power limit.
+    pub fn point(&self, [share, batch, clock, limit]: [usize; AXES]) -> Option<Point> {
         Some(Point {
             share: *self.shares.get(share)?,
             batch: *self.batches.get(batch)?,
             clock: *self.clocks.get(clock)?,
+            limit_w: *self.limits_w.get(limit)?,
         })
     }
 }
@@ -142,10 +163,12 @@ mod tests {
         let space =
             Space::new(&[Share::Mig(3), Share::Mig(1), Share::Mig(3)], &[8, 1], &CLOCKS[..1], &CLOCKS)
                 .unwrap();
-        assert_eq!((space.levels(), space.len()), ([2, 2, 1], 4));
-        let first = Point { share: Share::Mig(1), batch: 1, clock: Megahertz(210) };
-        assert_eq!(space.point([0, 0, 0]), Some(first));
-        assert_eq!(space.point([2, 0, 0]), None);
+        assert_eq!((space.levels(), space.len()), ([2, 2, 1, 1], 4));
+        let first = Point { share: Share::Mig(1), batch: 1, clock: Megahertz(210), limit_w: None };
+        assert_eq!(space.point([0, 0, 0, 0]), Some(first));
+        assert_eq!(space.point([2, 0, 0, 0]), None);
+        let limited = space.with_limits(&[300, 200, 300]);
+        assert_eq!((limited.len(), limited.point([0, 0, 0, 1]).unwrap().limit_w), (8, Some(300)));
     }
 
     #[test]

@@ -12,16 +12,17 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use gpumon_core::profile::{IDLE, IDLE_CONTEXT, ProfileRow};
+use gpumon_core::profile::{IDLE_CONTEXT, ProfileRow};
 use gpumon_core::profile_io::{self, ProfileError};
-use gpumon_core::units::{Megahertz, MonoUs, US_PER_S};
+use gpumon_core::share::Share;
+use gpumon_core::units::{MonoUs, US_PER_S};
 
 use crate::choose::{Chooser, End, InOrder};
 use crate::course::Course;
-use crate::design::Design;
 use crate::journal::{Entry, Heading, Journal, JournalError, path_of};
+use crate::plan::{ModelPlan, Plan, Step};
 use crate::protocol::{Bench, MeasureError};
-use crate::space::{Point, Space};
+use crate::stage::{Seat, Stage};
 use crate::workload::{Workload, WorkloadError};
 
 /// So many points that fail one after another end a sweep: something is wrong with more than the points.
@@ -29,75 +30,6 @@ const FAILURES_IN_A_ROW: usize = 5;
 
 /// No sweep takes longer, µs.
 const MAX_US: i64 = 100 * 365 * 86_400 * US_PER_S;
-
-/// What a sweep will measure.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan {
-    /// Clocks at which idle power is measured, without and with a context.
-    pub idle: Vec<Megahertz>,
-    /// The models, one after another.
-    pub models: Vec<ModelPlan>,
-}
-
-/// What a sweep will measure of one model.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ModelPlan {
-    /// The model's name.
-    pub model: String,
-    /// Points, in order.
-    pub points: Vec<Point>,
-    /// Points of the space that cannot run, and why.
-    pub left_out: Vec<(Point, String)>,
-}
-
-impl Plan {
-    /// For each workload, the points of a design over those of `space` that fit. Each model has a design of its own,
-    /// which depends on `seed` and on the model's place.
-    pub fn new(space: &Space, design: Design, seed: u64, workloads: &[Box<dyn Workload>]) -> Self {
-        let plan = |(place, workload): (usize, &dyn Workload)| {
-            let mut left_out = Vec::new();
-            let fits = |point: &Point| match workload.fits(point) {
-                Ok(()) => true,
-                Err(why) => {
-                    left_out.push((*point, why));
-                    false
-                }
-            };
-            let points = design.points(space, seed.wrapping_add(place as u64), fits);
-            ModelPlan { model: workload.name().into(), points, left_out }
-        };
-        let models: Vec<ModelPlan> = workloads.iter().map(Box::as_ref).enumerate().map(plan).collect();
-        let used = |clock: &Megahertz| models.iter().flat_map(|m| &m.points).any(|p| p.clock == *clock);
-        Self { idle: space.clocks().iter().copied().filter(used).collect(), models }
-    }
-
-    /// Points of all models.
-    pub fn points(&self) -> usize {
-        self.models.iter().map(|m| m.points.len()).sum()
-    }
-
-    /// Rows that it makes.
-    pub fn rows(&self) -> usize {
-        2 * self.idle.len() + self.points()
-    }
-
-    /// Rows that it makes at most by a chooser.
-    pub fn rows_by(&self, chooser: &dyn Chooser) -> usize {
-        2 * self.idle.len() + self.points_by(chooser)
-    }
-
-    fn points_by(&self, chooser: &dyn Chooser) -> usize {
-        self.models.iter().map(|m| chooser.most(m.points.len())).sum()
-    }
-}
-
-/// What one row measures.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Step {
-    Idle(Megahertz, bool),
-    /// A point of the model at this place.
-    Point(usize, Point),
-}
 
 /// What a sweep will cost.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -260,11 +192,14 @@ impl Sweep<'_> {
         let resumed = rows.len();
         let measured = self.measure_rest(&mut journal, began, &mut rows, &mut course, chooser, progress);
         let ends = course.ends();
-        let not_given_back = self.workloads.iter_mut().filter_map(|workload| {
+        let not_ended = self.workloads.iter_mut().filter_map(|workload| {
             let error = workload.quit().err()?;
-            Some(format!("`{}` did not give the GPU back as it was: it {error}", workload.name()))
+            Some(format!("`{}` did not end as it should: it {error}", workload.name()))
         });
-        let notices = not_given_back.collect();
+        let mut notices: Vec<String> = not_ended.collect();
+        notices.extend(
+            self.bench.stage.restore().err().map(|e| format!("the GPU was not given back as it was: {e}")),
+        );
         if !measured? {
             return Ok(Outcome { rows, resumed, journal: Some(path), ends, notices });
         }
@@ -322,9 +257,19 @@ impl Sweep<'_> {
                 return Ok(false);
             }
             let done = rows.len();
-            let row = self
-                .measure(step, place.replace(step.place()), &idle_w)
-                .map_err(|source| SweepError::Measure { source, done, journal: path_of(self.output) })?;
+            let (row_began, joules) = (self.bench.clock.mono(), self.bench.device.energy_counter().ok());
+            let mut row = self.measure(step, place, &idle_w).map_err(|source| SweepError::Measure {
+                source,
+                done,
+                journal: path_of(self.output),
+            })?;
+            place = matches!(step, Step::Point(..)).then(|| step.place());
+            row.wall_s = Some(self.bench.clock.mono().since_us(row_began) as f64 / US_PER_S as f64);
+            let joules_after = self.bench.device.energy_counter().ok();
+            row.wall_energy_j = joules_after.zip(joules).and_then(|(after, before)| {
+                let spent_mj = after.0.checked_sub(before.0)?;
+                Some(spent_mj as f64 / 1e3)
+            });
             idle_w.extend(idle_power(&row));
             let at_us = self.bench.clock.mono().since_us(began);
             let entry = Entry { at_us, row };
@@ -358,6 +303,9 @@ impl Sweep<'_> {
             let error = WorkloadError::Lost("is not there".into());
             return Err(MeasureError::Workload { model: place.to_string(), error });
         };
+        if before != Some(place) && matches!(step, Step::Point(..)) {
+            prepare(self.bench.stage, workload.as_mut(), self.plan.models.get(place))?;
+        }
         match step {
             Step::Idle(clock, context) => self.bench.idle(workload.as_mut(), clock, context),
             Step::Point(_, point) => {
@@ -378,42 +326,28 @@ impl Sweep<'_> {
     }
 }
 
-impl Step {
-    /// Whether a row measures this.
-    fn is_of(self, plan: &Plan, row: &ProfileRow) -> bool {
-        let clock_is = |clock: Megahertz| i64::from(row.frequency) == i64::from(clock.0);
-        match self {
-            Self::Idle(clock, context) => {
-                row.model == if context { IDLE_CONTEXT } else { IDLE } && clock_is(clock)
-            }
-            Self::Point(place, point) => {
-                plan.models.get(place).is_some_and(|m| m.model == row.model)
-                    && i64::from(row.batch_size) == i64::from(point.batch)
-                    && row.mig_slices == point.share.slices().map(i32::from)
-                    && (row.share - point.share.fraction()).abs() < 1e-6
-                    && clock_is(point.clock)
-            }
-        }
+/// Has the workload start what it needs for all of its seats, where they exist side by side.
+fn prepare(
+    stage: &mut dyn Stage,
+    workload: &mut dyn Workload,
+    plan: Option<&ModelPlan>,
+) -> Result<(), MeasureError> {
+    if !stage.seats_coexist() {
+        return Ok(());
     }
-
-    /// In words.
-    fn text(self, plan: &Plan) -> String {
-        match self {
-            Self::Idle(clock, true) => format!("`{IDLE_CONTEXT}` at {clock}"),
-            Self::Idle(clock, false) => format!("`{IDLE}` at {clock}"),
-            Self::Point(place, point) => {
-                let model = plan.models.get(place).map_or("", |m| m.model.as_str());
-                format!("`{model}`, {point}")
-            }
-        }
-    }
-
-    /// Place of the workload that it needs; idle rows take the first.
-    fn place(self) -> usize {
-        match self {
-            Self::Idle(..) => 0,
-            Self::Point(place, _) => place,
-        }
+    let mut shares: Vec<Share> = plan.iter().flat_map(|m| &m.points).map(|p| p.share).collect();
+    shares.sort();
+    shares.dedup();
+    let seats: Result<Vec<Seat>, _> = shares.into_iter().map(|share| stage.seat(share)).collect();
+    let Ok(seats) = seats else {
+        // What is wrong with a seat shows at the first point that needs it.
+        return Ok(());
+    };
+    let model = workload.name().to_owned();
+    match workload.prepare(&seats) {
+        Err(error @ WorkloadError::Lost(_)) => Err(MeasureError::Workload { model, error }),
+        // A model that does not start fails at its points, each of which says why.
+        _ => Ok(()),
     }
 }
 

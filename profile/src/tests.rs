@@ -1,3 +1,4 @@
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -11,13 +12,17 @@ use gpumon_monitor::device::sim::{SimDevice, named};
 use gpumon_monitor::device::{Activity, Device, Identity, Power, PowerSample, ReadError, SlowSensor};
 use gpumon_simgpu::{Change, SimModel};
 
+use crate::choose::{Candidate, Choice, Chooser, End, InOrder};
 use crate::design::Design;
+use crate::plan::Plan;
 use crate::protocol::{Bench, Protocol};
 use crate::space::{Point, Space};
-use crate::sweep::{Outcome, Plan, Sweep, SweepError};
-use crate::workload::{Context, Workload, WorkloadError, open};
+use crate::stage::{Seat, SimStage, Stage as _, StageError};
+use crate::sweep::{Outcome, Sweep, SweepError};
+use crate::workload::{Context, Tick, Workload, WorkloadError, open};
 
 struct Stage {
+    settings: SimStage,
     clock: Arc<dyn Clock>,
     device: Arc<SimDevice>,
     workloads: Vec<Box<dyn Workload>>,
@@ -27,9 +32,10 @@ struct Stage {
 fn stage(gpu: &str, model: &str) -> Stage {
     let clock: Arc<dyn Clock> = Arc::new(VirtualClock::new(WallUs(1_700_000_000_000_000)));
     let device = named(gpu, &clock).unwrap().remove(0);
-    let context = Context { clock: clock.clone(), sim: Some(device.clone()) };
+    let context = Context { clock: clock.clone(), sim: Some(device.clone()), python: None };
     let workloads = model.split('+').map(|m| open(&format!("sim:{m}"), &context).unwrap()).collect();
-    Stage { workloads, clock, device, protocol: Protocol::default() }
+    let settings = SimStage::new(device.clone(), clock.clone());
+    Stage { settings, workloads, clock, device, protocol: Protocol::default() }
 }
 
 impl Stage {
@@ -44,11 +50,22 @@ impl Stage {
     }
 
     fn sweep(&mut self, plan: &Plan, output: &Path, stop_after: usize) -> Result<Outcome, SweepError> {
+        self.sweep_by(&mut InOrder, plan, output, stop_after)
+    }
+
+    fn sweep_by(
+        &mut self,
+        chooser: &mut dyn Chooser,
+        plan: &Plan,
+        output: &Path,
+        stop_after: usize,
+    ) -> Result<Outcome, SweepError> {
         let stop = AtomicBool::new(false);
         let sweep = Sweep {
             bench: Bench {
                 protocol: &self.protocol,
                 device: self.device.as_ref(),
+                stage: &mut self.settings,
                 clock: self.clock.as_ref(),
             },
             workloads: &mut self.workloads,
@@ -58,7 +75,7 @@ impl Stage {
             same_time: true,
         };
         let mut made = 0;
-        sweep.run(&mut |progress| {
+        sweep.run_by(chooser, &mut |progress| {
             made += 1;
             assert!(progress.done <= progress.total && progress.remaining_s >= 0.0);
             stop.store(made == stop_after, Ordering::SeqCst);
@@ -121,14 +138,24 @@ fn idle_rows_are_the_gpus_idle_power() {
     assert_eq!(with.last().unwrap().sm_mhz_achieved, Some(1410.0));
 }
 
+/// A file's rows without what depends on the GPU's past: its temperature, and a row's energy, as the counter moves in
+/// steps.
+fn comparable(path: &Path) -> Vec<ProfileRow> {
+    let rows = profile_io::read(path).unwrap().rows;
+    for row in &rows {
+        assert!(row.wall_energy_j > Some(0.0) && row.wall_s > Some(0.0) && row.temp_c.is_some(), "{row:?}");
+    }
+    rows.into_iter().map(|row| ProfileRow { wall_energy_j: None, temp_c: None, ..row }).collect()
+}
+
 #[test]
-fn a_sweep_cut_off_anywhere_gives_the_same_file() {
+fn a_sweep_cut_off_anywhere_gives_the_same_rows() {
     let plan = stage("a100", "densenet-like+mobilenet-like").plan(Design::Lhs(0.3));
     for name in ["p.parquet", "p.csv"] {
         let folder = tempfile::tempdir().unwrap();
         let whole = folder.path().join(format!("whole-{name}"));
         stage("a100", "densenet-like+mobilenet-like").sweep(&plan, &whole, 0).unwrap();
-        let whole = std::fs::read(whole).unwrap();
+        let whole = comparable(&whole);
         for stop_after in [1, 3, 6, 7, 10, plan.rows() - 1] {
             for cut_bytes in [0, 1, 40] {
                 let output = folder.path().join(format!("{stop_after}-{cut_bytes}-{name}"));
@@ -141,14 +168,55 @@ fn a_sweep_cut_off_anywhere_gives_the_same_file() {
                 std::fs::write(&journal, &kept[..kept.len() - cut_bytes]).unwrap();
                 let outcome = stage("a100", "densenet-like+mobilenet-like").sweep(&plan, &output, 0).unwrap();
                 assert_eq!(outcome.resumed, if cut_bytes == 0 { stop_after } else { stop_after - 1 });
-                assert!(
-                    std::fs::read(&output).unwrap() == whole,
-                    "{name} after {stop_after}, {cut_bytes} bytes short"
-                );
+                assert!(comparable(&output) == whole, "{name} after {stop_after}, {cut_bytes} bytes short");
                 assert!(!journal.exists());
             }
         }
     }
+}
+
+/// Takes points from the end, four of each model.
+struct FromTheEnd;
+
+impl Chooser for FromTheEnd {
+    fn next(&mut self, model: &str, rows: &[ProfileRow], left: &[Candidate]) -> Choice {
+        let own = rows.iter().filter(|r| r.model == model).count();
+        if own < 4 {
+            Choice::Next(left.len() - 1)
+        } else {
+            Choice::Done(End { expected_error: Some(0.5), reached: None })
+        }
+    }
+
+    fn most(&self, _: usize) -> usize {
+        4
+    }
+}
+
+#[test]
+fn a_chooser_asks_for_points_and_is_asked_the_same_again_after_a_stop() {
+    let folder = tempfile::tempdir().unwrap();
+    let begin = || stage("a100", "densenet-like+mobilenet-like");
+    let plan = begin().plan(Design::Full);
+    assert_eq!((plan.rows(), plan.rows_by(&FromTheEnd)), (6 + 54, 6 + 8));
+    let whole = folder.path().join("whole.csv");
+    let outcome = begin().sweep_by(&mut FromTheEnd, &plan, &whole, 0).unwrap();
+    assert_eq!(outcome.ends, [End { expected_error: Some(0.5), reached: None }; 2]);
+    let last = plan.models[1].points.iter().rev().take(4).map(|p| (p.batch, p.clock.0));
+    let made = rows(outcome).split_off(10);
+    assert!(made.iter().map(|r| (r.batch_size as u32, r.frequency as u32)).eq(last));
+    for stop_after in [3, 6, 8, 10, 13] {
+        let output = folder.path().join(format!("{stop_after}.csv"));
+        begin().sweep_by(&mut FromTheEnd, &plan, &output, stop_after).unwrap();
+        let outcome = begin().sweep_by(&mut FromTheEnd, &plan, &output, 0).unwrap();
+        assert_eq!((outcome.resumed, outcome.ends.len()), (stop_after, 2));
+        assert!(comparable(&output) == comparable(&whole), "after {stop_after}");
+    }
+    // Another order finds a row that it would not have made.
+    let output = folder.path().join("other.csv");
+    begin().sweep_by(&mut FromTheEnd, &plan, &output, 8).unwrap();
+    let error = begin().sweep(&plan, &output, 0).unwrap_err().to_string();
+    assert!(error.contains("a row of another point than the sweep's"), "{error}");
 }
 
 #[test]
@@ -165,7 +233,7 @@ fn a_journal_cut_at_any_byte_is_taken_up() {
     for bytes in (0..kept.len()).step_by(311).chain([1, kept.len()]) {
         std::fs::write(&journal, &kept[..bytes]).unwrap();
         begin().sweep(&plan, &cut, 0).unwrap();
-        assert!(std::fs::read(&cut).unwrap() == std::fs::read(&whole).unwrap(), "cut to {bytes} bytes");
+        assert!(comparable(&cut) == comparable(&whole), "cut to {bytes} bytes");
         std::fs::remove_file(&cut).unwrap();
     }
 }
@@ -211,8 +279,12 @@ fn two_sweeps_do_not_write_one_output() {
     let plan = stage("a100", "bert-like").plan(Design::Lhs(0.2));
     let mut first = stage("a100", "bert-like");
     let stop = AtomicBool::new(false);
-    let bench =
-        Bench { protocol: &first.protocol, device: first.device.as_ref(), clock: first.clock.as_ref() };
+    let bench = Bench {
+        protocol: &first.protocol,
+        device: first.device.as_ref(),
+        stage: &mut first.settings,
+        clock: first.clock.as_ref(),
+    };
     let workloads = &mut first.workloads;
     let sweep = Sweep { bench, workloads, plan: &plan, output: &output, stop: &stop, same_time: true };
     let mut errors = 0;
@@ -256,13 +328,23 @@ fn another_sweeps_journal_and_an_existing_output_are_left_alone() {
 fn the_power_cap_is_noted_and_a_lost_clock_is_not_valid() {
     let mut capped = stage("a100", "vgg19-like");
     capped.device.gpu().apply(MonoUs(0), Change::PowerLimit(Milliwatts(150_000))).unwrap();
-    let point = Point { share: Share::Mig(7), batch: 32, clock: Megahertz(1410) };
-    let bench =
-        Bench { protocol: &capped.protocol, device: capped.device.as_ref(), clock: capped.clock.as_ref() };
+    let point = Point { share: Share::Mig(7), batch: 32, clock: Megahertz(1410), limit_w: None };
+    capped.settings = SimStage::new(capped.device.clone(), capped.clock.clone());
+    let mut unset = Unset;
+    let mut bench = Bench {
+        protocol: &capped.protocol,
+        device: capped.device.as_ref(),
+        stage: &mut capped.settings,
+        clock: capped.clock.as_ref(),
+    };
     let row = bench.point(capped.workloads[0].as_mut(), &point, Some(63.0)).unwrap();
     assert!(row.valid && row.reason.as_ref().unwrap().contains("power cap: ran at"), "{row:?}");
     assert!(row.avg_power_draw < Some(151.0));
-    let mut stubborn = Stubborn;
+    let now = MonoUs(capped.clock.mono().since_us(capped.device.opened()));
+    let other = Megahertz(210);
+    capped.device.gpu().apply(now, Change::LockClocks(Some((other, other)))).unwrap();
+    bench.stage = &mut unset;
+    let mut stubborn = Stubborn(capped.clock.clone());
     let row = bench.point(&mut stubborn, &point, Some(63.0)).unwrap();
     assert!(!row.valid, "{row:?}");
     let reason = row.reason.unwrap();
@@ -276,9 +358,13 @@ fn without_a_ring_the_sensor_is_polled() {
     let unsupported = "unsupported = [\"ring\", \"power_average\", \"gpm\", \"event_reasons\"]";
     std::fs::write(&spec, format!("base = \"a100\"\n[sensors]\n{unsupported}\n")).unwrap();
     let mut stage = stage(spec.to_str().unwrap(), "bert-like");
-    let point = Point { share: Share::Mig(4), batch: 16, clock: Megahertz(1005) };
-    let bench =
-        Bench { protocol: &stage.protocol, device: stage.device.as_ref(), clock: stage.clock.as_ref() };
+    let point = Point { share: Share::Mig(4), batch: 16, clock: Megahertz(1005), limit_w: None };
+    let mut bench = Bench {
+        protocol: &stage.protocol,
+        device: stage.device.as_ref(),
+        stage: &mut stage.settings,
+        clock: stage.clock.as_ref(),
+    };
     let idle = bench.idle(stage.workloads[0].as_mut(), point.clock, true).unwrap();
     let row = bench.point(stage.workloads[0].as_mut(), &point, idle.avg_power_draw).unwrap();
     assert!(row.valid && row.reason.is_none() && row.sm_util_pct.is_none(), "{row:?}");
@@ -327,8 +413,13 @@ impl Device for Troubled {
 fn heat_spoils_a_point_and_a_lost_gpu_ends_the_sweep() {
     let mut stage = stage("a100", "bert-like");
     let hot = Troubled { gpu: stage.device.clone(), reasons: 0x20, lost_after: AtomicUsize::new(1_000) };
-    let point = Point { share: Share::Mig(1), batch: 1, clock: Megahertz(600) };
-    let bench = Bench { protocol: &stage.protocol, device: &hot, clock: stage.clock.as_ref() };
+    let point = Point { share: Share::Mig(1), batch: 1, clock: Megahertz(600), limit_w: None };
+    let mut bench = Bench {
+        protocol: &stage.protocol,
+        device: &hot,
+        stage: &mut stage.settings,
+        clock: stage.clock.as_ref(),
+    };
     let row = bench.point(stage.workloads[0].as_mut(), &point, Some(50.0)).unwrap();
     assert!(!row.valid && row.reason.as_deref().unwrap().contains("SW thermal slowdown"), "{row:?}");
     assert!(row.latency.is_some(), "what was measured stays");
@@ -338,7 +429,12 @@ fn heat_spoils_a_point_and_a_lost_gpu_ends_the_sweep() {
     let plan = stage.plan(Design::Lhs(0.1));
     hot.lost_after.store(50, Ordering::SeqCst);
     let sweep = Sweep {
-        bench: Bench { protocol: &stage.protocol, device: &hot, clock: stage.clock.as_ref() },
+        bench: Bench {
+            protocol: &stage.protocol,
+            device: &hot,
+            stage: &mut stage.settings,
+            clock: stage.clock.as_ref(),
+        },
         workloads: &mut stage.workloads,
         plan: &plan,
         output: &output,
@@ -351,8 +447,32 @@ fn heat_spoils_a_point_and_a_lost_gpu_ends_the_sweep() {
     assert!(again.resumed > 0 && output.exists());
 }
 
-/// Runs one slow batch, and never sets the clock.
-struct Stubborn;
+/// Says that the clock is locked, and never locks it.
+struct Unset;
+
+impl crate::stage::Stage for Unset {
+    fn clock(&mut self, _: Megahertz) -> Result<bool, StageError> {
+        Ok(true)
+    }
+    fn limit(&mut self, _: Option<u32>) -> Result<(), StageError> {
+        Ok(())
+    }
+    fn seat(&mut self, share: Share) -> Result<Seat, StageError> {
+        Ok(Seat { share, env: Vec::new() })
+    }
+    fn whole(&mut self) -> Result<Seat, StageError> {
+        self.seat(Share::Mps(100))
+    }
+    fn seats_coexist(&self) -> bool {
+        false
+    }
+    fn restore(&mut self) -> Result<(), StageError> {
+        Ok(())
+    }
+}
+
+/// Runs one slow batch after another, and knows no better.
+struct Stubborn(Arc<dyn Clock>);
 
 impl Workload for Stubborn {
     fn name(&self) -> &str {
@@ -361,23 +481,32 @@ impl Workload for Stubborn {
     fn fits(&self, _: &Point) -> Result<(), String> {
         Ok(())
     }
-    fn load(&mut self, point: &Point) -> Result<(), WorkloadError> {
+    fn load(&mut self, point: &Point, _: &Seat) -> Result<(), WorkloadError> {
         match point.batch {
             13 => Err(WorkloadError::Failed("unlucky".into())),
             _ => Ok(()),
         }
     }
     fn run_batch(&mut self) -> Result<f64, WorkloadError> {
-        Ok(70_000.0)
+        Ok(40_000.0)
     }
-    fn run_for(&mut self, _: i64, _: i64, tick: &mut dyn FnMut()) -> Result<Vec<f64>, WorkloadError> {
-        tick();
-        Ok(vec![70_000.0])
+    fn run(&mut self, _: i64, tick_us: i64, tick: &mut Tick<'_>) -> Result<Vec<f64>, WorkloadError> {
+        let (start, mut times) = (self.0.mono(), Vec::new());
+        for i in 1.. {
+            self.0.sleep_until(start.plus_us(i * tick_us));
+            if i * tick_us >= 40_000_000 * (times.len() as i64 + 1) {
+                times.push(40_000.0);
+            }
+            if tick(&times).is_break() {
+                break;
+            }
+        }
+        Ok(times)
     }
     fn memory_bytes(&self) -> Option<u64> {
         None
     }
-    fn idle(&mut self, _: Megahertz, _: bool) -> Result<(), WorkloadError> {
+    fn idle(&mut self, _: &Seat, _: bool) -> Result<(), WorkloadError> {
         Ok(())
     }
     fn quit(&mut self) -> Result<(), WorkloadError> {
@@ -388,7 +517,7 @@ impl Workload for Stubborn {
 #[test]
 fn a_workload_that_keeps_failing_ends_the_sweep() {
     let mut stage = stage("a100", "bert-like");
-    stage.workloads = vec![Box::new(Stubborn)];
+    stage.workloads = vec![Box::new(Stubborn(stage.clock.clone()))];
     let space = stage.space(&[1, 2, 3], &[13], &[210, 750]);
     let plan = Plan::new(&space, Design::Full, 0, &stage.workloads);
     let folder = tempfile::tempdir().unwrap();
@@ -412,16 +541,22 @@ fn every_simulated_model_passes_the_same_checks() {
         let workload = stage.workloads[0].as_mut();
         assert_eq!(workload.name(), model.name());
         assert!(matches!(workload.run_batch(), Err(WorkloadError::Failed(_))), "nothing is loaded");
-        let point = Point { share: Share::Mig(2), batch: 4, clock: Megahertz(900) };
-        workload.load(&point).unwrap();
+        let point = Point { share: Share::Mig(2), batch: 4, clock: Megahertz(900), limit_w: None };
+        let seat = stage.settings.seat(point.share).unwrap();
+        workload.load(&point, &seat).unwrap();
         let one_ms = workload.run_batch().unwrap();
         let mut ticks = 0;
         let before = stage.clock.mono();
-        let times = workload.run_for(2_000_000, 100_000, &mut || ticks += 1).unwrap();
+        let times = workload
+            .run(2_000_000, 100_000, &mut |_| {
+                ticks += 1;
+                ControlFlow::Continue(())
+            })
+            .unwrap();
         let took_ms = stage.clock.mono().since_us(before) as f64 / 1e3;
         assert!((times.iter().sum::<f64>() - took_ms).abs() < 1.0 && ticks >= 19);
         assert!((times[0] / one_ms - 1.0).abs() < 0.6 && workload.memory_bytes() > Some(0));
-        workload.idle(Megahertz(900), true).unwrap();
+        workload.idle(&seat, true).unwrap();
         assert_eq!(stage.device.power().unwrap().average, None);
         workload.quit().unwrap();
         assert!(workload.memory_bytes().is_none());
@@ -451,7 +586,7 @@ fn the_page_lists_the_columns_that_there_are() {
 #[test]
 fn unknown_workloads_are_explained() {
     let stage = stage("a100", "bert-like");
-    let context = Context { clock: stage.clock.clone(), sim: None };
+    let context = Context { clock: stage.clock.clone(), sim: None, python: None };
     let explain = |spec: &str| open(spec, &context).err().unwrap().to_string();
     assert!(explain("cuda:x").contains("`sim:MODEL`"));
     assert!(explain("sim:alexnet").contains("`sim:resnet50-like`"));

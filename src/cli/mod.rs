@@ -1,6 +1,7 @@
 //! The command line: arguments, their units and defaults, and nothing else.
 
 pub mod characterize;
+pub mod control;
 mod parse;
 pub mod pipeline;
 
@@ -26,7 +27,7 @@ pub struct Cli {
 
 const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 usage, 3 done with losses under --strict, \
                           4 recorded but a GPU was lost (`record`), 130 interrupted; \
-                          `run` answers with the command's own code, or 125 if gpumon itself failed, 126 if the \
+                          `run` and `hold` answer with the command's own code, or 125 if gpumon itself failed, 126 if the \
                           command cannot be executed, 127 if it is not found.";
 
 /// The commands.
@@ -52,10 +53,20 @@ pub enum Command {
     Diff(DiffArgs),
     /// Write a recording as one table, or draw it
     Export(ExportArgs),
+    /// Show the latest readings to Prometheus over HTTP, until Ctrl-C
+    #[cfg(feature = "exporter")]
+    Exporter(ExporterArgs),
     /// Make a killed recording whole
     Recover(RecoverArgs),
     /// Find what a GPU's power sensors show, how often and how late, under a load of gpumon's own
     Characterize(characterize::CharacterizeArgs),
+    /// Set clock, power limit, MIG or MPS, run a command, and put back what was found
+    Hold(control::HoldArgs),
+    /// Put back what a gpumon that was killed left set on GPUs
+    Restore(control::RestoreArgs),
+    /// Wait for the end of standard input, then put back what a journal lists
+    #[command(name = "__janitor", hide = true)]
+    Janitor(control::JanitorArgs),
     /// Sweep models over share, clock and batch size (simulated so far)
     Profile(pipeline::ProfileArgs),
     /// Put the profiles of a sweep's parts together
@@ -72,7 +83,7 @@ impl Command {
     /// The exit code for a failure of gpumon itself.
     pub fn failure_code(&self) -> u8 {
         match self {
-            Self::Run(_) => 125,
+            Self::Run(_) | Self::Hold(_) => 125,
             _ => 1,
         }
     }
@@ -322,6 +333,21 @@ pub enum TableName {
     Events,
     /// The processes in each second
     Process,
+}
+
+/// Arguments of `exporter`.
+#[cfg(feature = "exporter")]
+#[derive(Debug, Args)]
+pub struct ExporterArgs {
+    #[command(flatten)]
+    pub device: DeviceArgs,
+    /// Address and port; 0 takes any that is free, which standard error names
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9835")]
+    pub listen: std::net::SocketAddr,
+    /// Time between two readings of power and SM clock, 1ms to 10s; the rest is read once in that time, once a second
+    /// at most
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse::interval)]
+    pub interval: Duration,
 }
 
 /// Arguments of `recover`.

@@ -52,6 +52,12 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
+pub(super) fn percent(text: &str) -> Result<f64, String> {
+    let expected = "expected a percentage from 0.01 to 100";
+    let percent: f64 = text.trim_end_matches('%').trim().parse().map_err(|_| expected.to_owned())?;
+    if (0.01..=100.0).contains(&percent) { Ok(percent) } else { Err(expected.into()) }
+}
+
 pub(super) fn marker(text: &str) -> Result<regex::bytes::Regex, String> {
     regex::bytes::Regex::new(text).map_err(|e| e.to_string())
 }
@@ -60,6 +66,14 @@ pub(super) fn length(text: &str) -> Result<Duration, String> {
     match duration(text) {
         Ok(d) if d < Duration::from_millis(1) => Err("expected at least 1ms".into()),
         other => other,
+    }
+}
+
+#[cfg(feature = "exporter")]
+pub(super) fn interval(text: &str) -> Result<Duration, String> {
+    match duration(text) {
+        Ok(d) if RATE_HZ.contains(&(1.0 / d.as_secs_f64())) => Ok(d),
+        _ => Err("expected a time of 1ms to 10s".into()),
     }
 }
 

@@ -1,13 +1,14 @@
 //! Arguments of the stages after recording: profile, fit, predict, place.
 
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
 use gpumon_place::cost::Objective;
 use gpumon_profile::design::Design;
 use gpumon_profile::shard::Shard;
 
-use super::parse::positive;
+use super::parse;
 
 /// Arguments of `profile`.
 #[derive(Debug, Args)]
@@ -18,10 +19,29 @@ pub struct ProfileArgs {
     /// Profile to make, `.parquet` or `.csv`; a stopped sweep of this name goes on
     #[arg(short, long, value_name = "FILE")]
     pub output: PathBuf,
-    /// Simulated GPU: `sim:a100` or `sim:FILE.toml`, on which a model called NAME runs the simulated model
-    /// NAME
-    #[arg(long, default_value = "sim:a100", value_name = "DEVICE")]
+    /// `nvml`, `sim:a100`, `sim:h200` or `sim:FILE.toml`; on a simulated GPU a model called NAME runs the simulated
+    /// model NAME
+    #[arg(long, default_value = "nvml", value_name = "DEVICE")]
     pub device: String,
+    /// Which GPU: index, UUID or the beginning of one, PCI address; needed where there are several
+    #[arg(long, value_name = "GPU")]
+    pub gpu: Option<String>,
+    /// SM clocks to lock, MHz, or `default`: leave clocks alone [default: the workload's frequencies_mhz, or eight of
+    /// those that the GPU supports]
+    #[arg(long, value_name = "LIST|default", allow_negative_numbers = true)]
+    pub clocks: Option<Clocks>,
+    /// Power limits to set, W, as a further axis [default: the limit is left alone]
+    #[arg(long, value_delimiter = ',', value_name = "LIST", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub power_limits: Vec<u32>,
+    /// Measure until the 95 % intervals of mean power and mean batch time are within this of their means, %
+    #[arg(long, default_value_t = 1.0, value_name = "PCT", allow_negative_numbers = true, value_parser = parse::percent)]
+    pub precision: f64,
+    /// Python that runs PyTorch models [default: that of VIRTUAL_ENV, or python3]
+    #[arg(long, value_name = "PATH")]
+    pub python: Option<PathBuf>,
+    /// Only say what would be set on the GPU, a command of the same effect a line
+    #[arg(long)]
+    pub dry_run: bool,
     /// `full`; `lhs:F`: a Latin hypercube of the share F of all points; `adaptive:F`: up to that share, each point chosen
     /// by what was measured before; `adaptive:err=E`: until the error elsewhere is expected to be E or less (0.02 is
     /// 2 %), up to a fifth of the points; `adaptive:F,err=E`: whichever comes first
@@ -47,19 +67,19 @@ pub struct ProfileArgs {
     #[arg(long, value_name = "PROFILE")]
     pub prior: Vec<PathBuf>,
     /// Power limit of the GPU, W, for an adaptive design: points there tell their time only [default: none]
-    #[arg(long, value_name = "W", allow_negative_numbers = true, value_parser = positive)]
+    #[arg(long, value_name = "W", allow_negative_numbers = true, value_parser = parse::positive)]
     pub cap_w: Option<f64>,
     /// Only this part of the points, I of 1 to N, for as many GPUs or jobs; put together with `gpumon merge`
     #[arg(long, value_name = "I/N", conflicts_with = "from")]
     pub shard: Option<Shard>,
     /// Answer from this full profile instead of a GPU, to compare designs
-    #[arg(long, value_name = "GRID", conflicts_with_all = ["workload", "device", "slices", "shares", "batches", "record"])]
+    #[arg(long, value_name = "GRID", conflicts_with_all = ["workload", "device", "gpu", "clocks", "power_limits", "precision", "python", "dry_run", "slices", "shares", "batches", "record"])]
     pub from: Option<PathBuf>,
     /// Models of GRID to replay, in this order [default: all]
     #[arg(long, value_delimiter = ',', value_name = "LIST", requires = "from")]
     pub models: Option<Vec<String>>,
     /// Time that each row of GRID counts which does not say its own, s
-    #[arg(long, value_name = "S", default_value = "14", requires = "from", allow_negative_numbers = true, value_parser = positive)]
+    #[arg(long, value_name = "S", default_value = "14", requires = "from", allow_negative_numbers = true, value_parser = parse::positive)]
     pub point_s: f64,
     /// What was swept, as one JSON document on standard output
     #[arg(long)]
@@ -81,6 +101,27 @@ pub struct MergeArgs {
     /// What was merged, as one JSON document on standard output
     #[arg(long)]
     pub json: bool,
+}
+
+/// Which clocks to sweep.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Clocks {
+    /// Leave them alone.
+    Default,
+    /// Lock these, MHz.
+    Listed(Vec<u32>),
+}
+
+impl FromStr for Clocks {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "default" {
+            return Ok(Self::Default);
+        }
+        let clocks: Result<Vec<u32>, _> = text.split(',').map(|mhz| mhz.trim().parse()).collect();
+        clocks.map(Self::Listed).map_err(|_| "give clocks in MHz such as 1410,1980, or `default`".into())
+    }
 }
 
 /// Arguments of `fit`.

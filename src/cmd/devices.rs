@@ -6,11 +6,12 @@ use std::sync::Arc;
 use anyhow::Result;
 use gpumon_core::timing::{CounterTiming, PowerTiming, RingTiming};
 use gpumon_core::units::WallUs;
+use gpumon_monitor::control::left;
 use gpumon_monitor::device::{Device, ReadError, Sensors};
 use serde::Serialize;
 
 use super::session::{self, Scope};
-use super::{DONE, characterize, known};
+use super::{DONE, characterize, known, restore};
 use crate::cli::DevicesArgs;
 use crate::output;
 
@@ -36,6 +37,8 @@ struct Gpu {
     sensors: Vec<String>,
     unsupported: Vec<String>,
     sensor_timing: Option<Timing>,
+    /// What a gpumon that died left set on it.
+    left_behind: Option<String>,
     error: Option<String>,
 }
 
@@ -85,8 +88,9 @@ impl Timing {
 pub fn run(args: &DevicesArgs) -> Result<u8> {
     let devices = session::open(&args.device, Scope::Machine)?;
     let probed = Sensors::probe_patiently(&devices);
+    let left = left_behind();
     let report = Report {
-        gpus: devices.iter().zip(probed).map(|(device, probed)| describe(device, probed)).collect(),
+        gpus: devices.iter().zip(probed).map(|(device, probed)| describe(device, probed, &left)).collect(),
     };
     if args.json {
         output::print_json(&report)?
@@ -96,7 +100,20 @@ pub fn run(args: &DevicesArgs) -> Result<u8> {
     Ok(DONE)
 }
 
-fn describe(device: &Arc<dyn Device>, probed: Result<Sensors, ReadError>) -> Gpu {
+/// What runs that died left on GPUs, by UUID. A journal that cannot be read is told.
+fn left_behind() -> Vec<(String, String)> {
+    let found = restore::folder().map(|folder| left::all(&folder)).unwrap_or_default();
+    let told = found.into_iter().filter_map(|journal| match journal {
+        Ok(journal) => Some((journal.uuid.clone(), restore::message(&journal))),
+        Err(e) => {
+            output::note(format_args!("gpumon: {e}"));
+            None
+        }
+    });
+    told.collect()
+}
+
+fn describe(device: &Arc<dyn Device>, probed: Result<Sensors, ReadError>, left: &[(String, String)]) -> Gpu {
     let id = device.identity();
     let (sensors, unsupported) = probed.as_ref().map(Sensors::names).unwrap_or_default();
     Gpu {
@@ -115,6 +132,7 @@ fn describe(device: &Arc<dyn Device>, probed: Result<Sensors, ReadError>) -> Gpu
         sensors,
         unsupported,
         sensor_timing: Timing::of(device.as_ref()),
+        left_behind: left.iter().find(|(uuid, _)| *uuid == id.uuid).map(|(_, words)| words.clone()),
         error: probed.err().map(|e| e.to_string()),
     }
 }
@@ -156,6 +174,9 @@ fn text(report: &Report) -> String {
         let _ = writeln!(text, "GPU {}  {}", gpu.index, gpu.name);
         for (name, value) in rows.iter().filter(|(_, value)| !value.is_empty()) {
             let _ = writeln!(text, "  {name:<14}{value}");
+        }
+        if let Some(left) = &gpu.left_behind {
+            let _ = writeln!(text, "  {left}; `gpumon restore` puts it back");
         }
         if let Some(error) = &gpu.error {
             let _ = writeln!(text, "  {:<15}{error}", "cannot be read");

@@ -13,7 +13,10 @@ mod demo;
 mod devices;
 mod diff;
 mod export;
+#[cfg(feature = "exporter")]
+mod exporter;
 mod fit;
+mod hold;
 mod inputs;
 mod known;
 mod lines;
@@ -26,6 +29,7 @@ mod record;
 mod recover;
 mod repeat;
 mod replay;
+mod restore;
 mod run;
 mod runs;
 mod session;
@@ -53,8 +57,13 @@ pub fn run(command: &Command) -> Result<u8> {
         Command::Summary(args) => summary::run(args),
         Command::Diff(args) => diff::run(args),
         Command::Export(args) => export::run(args),
+        #[cfg(feature = "exporter")]
+        Command::Exporter(args) => exporter::run(args),
         Command::Recover(args) => recover::run(args),
         Command::Characterize(args) => characterize::run(args),
+        Command::Hold(args) => hold::run(args),
+        Command::Restore(args) => restore::run(args),
+        Command::Janitor(args) => restore::janitor(args),
         Command::Profile(args) => profile::run(args),
         Command::Merge(args) => merge::run(args),
         Command::Fit(args) => fit::run(args),

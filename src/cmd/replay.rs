@@ -55,6 +55,12 @@ pub fn run(args: &ProfileArgs, from: &Path) -> Result<u8> {
         point_s: args.point_s,
         source: from.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned()),
     };
+    if matches!(args.design, Design::Adaptive(_)) && grid.iter().any(|r| r.power_limit_w.is_some()) {
+        bail!(
+            "`{}` has rows with power limits; an adaptive design chooses shares, batch sizes and clocks only",
+            from.display()
+        );
+    }
     let mut chooser: Box<dyn Chooser> = match args.design {
         Design::Adaptive(goal) => Box::new(Adaptive::new(goal, inputs::profiles(&args.prior)?, args.cap_w)),
         _ => Box::new(InOrder),

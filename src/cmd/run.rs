@@ -29,9 +29,9 @@ use crate::output::{is_broken_pipe, note};
 use crate::signals::{self, Signal, Take};
 
 /// Exit code, as shells have it: the command exists but cannot be executed.
-const CANNOT_EXECUTE: u8 = 126;
+pub const CANNOT_EXECUTE: u8 = 126;
 /// Exit code, as shells have it: there is no such command.
-const NOT_FOUND: u8 = 127;
+pub const NOT_FOUND: u8 = 127;
 /// How long the command's last lines are waited for after its end.
 const LAST_LINES: Duration = Duration::from_millis(500);
 /// Name of the window that is the command's life.
@@ -178,8 +178,9 @@ fn wait(
     }
 }
 
+/// Passes a signal on to a process that has not been waited for.
 #[allow(unsafe_code)]
-fn pass_on(pid: i32, signal: i32) {
+pub fn pass_on(pid: i32, signal: i32) {
     // SAFETY: takes plain integers. The process has not been waited for, so its id is still its own.
     unsafe { libc::kill(pid, signal) };
 }
@@ -215,7 +216,7 @@ fn report(args: &RunArgs, given: &Given, file: Option<Output>) -> Result<summary
 }
 
 /// The command's own code, or 128 + the signal that ended it, as shells have it.
-fn exit_code(status: ExitStatus) -> u8 {
+pub fn exit_code(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| status.signal().map(|s| 128 + s));
     code.and_then(|c| u8::try_from(c).ok()).unwrap_or(u8::MAX)
 }

@@ -10,7 +10,7 @@ use crossbeam_channel::{Receiver, bounded, select};
 use gpumon_core::clock::{Clock, RealClock};
 use gpumon_monitor::device::{self, Access, Device, select, visible};
 use gpumon_monitor::marks::Server;
-use gpumon_monitor::record::{Closed, Config, Recorder, Session};
+use gpumon_monitor::record::{Closed, Config, Pace, Recorder, Session};
 use gpumon_monitor::store::Store;
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -64,27 +64,56 @@ pub fn start(args: &SampleArgs, scope: Scope, signals: &Receiver<Signal>) -> Res
         bail!("`{}` cannot be replayed into itself; give another name with -o", args.output.display());
     }
     let clock: Arc<dyn Clock> = Arc::new(RealClock);
-    let (send, prepared) = bounded(1);
-    let (devices, config, of_session) = (args.device.clone(), config(args.rate), clock.clone());
-    thread::Builder::new().name("open".into()).spawn(move || {
-        let prepare = || -> Result<Session> {
-            let devices = open(&devices, scope)?;
-            let mut session = Session::prepare(&devices, of_session.as_ref(), &config)
-                .context("while its sensors were tried")?;
-            session.know(known::all(&devices));
-            Ok(session)
-        };
-        // Nobody may be waiting any more.
-        let _ = send.send(prepare());
-    })?;
-    let session = select! {
-        recv(prepared) -> session => session.context("the GPUs could not be opened")??,
-        recv(signals) -> signal => return Ok(Started::Interrupted(signal?)),
+    let prepared = prepare(&args.device, scope, args.rate, Pace::RECORDING, &clock, signals)?;
+    let (mut session, devices) = match prepared {
+        Prepared::Ready { session, devices } => (*session, devices),
+        Prepared::Interrupted(signal) => return Ok(Started::Interrupted(signal)),
     };
+    session.know(known::all(&devices));
     let store = Store::create(&args.output, session.header().clone(), args.force)?;
     let recorder = Recorder::start(session, clock.clone(), store).context("cannot start threads")?;
     clock.sleep_until(recorder.origin());
     Ok(Started::Recording(Box::new(recorder)))
+}
+
+/// What opening GPUs and trying their sensors came to.
+pub enum Prepared {
+    /// They can be sampled.
+    Ready {
+        /// Those that answer.
+        session: Box<Session>,
+        /// Those that were found.
+        devices: Vec<Arc<dyn Device>>,
+    },
+    /// A signal came before.
+    Interrupted(Signal),
+}
+
+/// Opens GPUs and tries their sensors, on a thread that a signal does not wait for.
+pub fn prepare(
+    args: &DeviceArgs,
+    scope: Scope,
+    rate_hz: f64,
+    pace: Pace,
+    clock: &Arc<dyn Clock>,
+    signals: &Receiver<Signal>,
+) -> Result<Prepared> {
+    let (send, prepared) = bounded(1);
+    let (args, config, clock) = (args.clone(), config(rate_hz), clock.clone());
+    thread::Builder::new().name("open".into()).spawn(move || {
+        let prepare = || -> Result<Prepared> {
+            let devices = open(&args, scope)?;
+            let session = Session::prepare_at(&devices, clock.as_ref(), &config, pace)
+                .context("while its sensors were tried")?;
+            Ok(Prepared::Ready { session: Box::new(session), devices })
+        };
+        // Nobody may be waiting any more.
+        let _ = send.send(prepare());
+    })?;
+    select! {
+        recv(prepared) -> prepared => prepared.context("the GPUs could not be opened")?,
+        recv(signals) -> signal => Ok(Prepared::Interrupted(signal?)),
+    }
 }
 
 /// What a recording made by this process says of itself.

@@ -5,6 +5,9 @@
 //! that library. Times are loose: a loaded machine with two cores must pass.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is a test's report, in its helpers too")]
 
+mod control;
+#[cfg(feature = "exporter")]
+mod exporter;
 mod gone;
 #[path = "../fakenvml/helpers.rs"]
 #[allow(dead_code, reason = "shared with the tests of the library")]

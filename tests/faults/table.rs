@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 
 const TABLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/faults.md");
 const SOURCES: &[&str] = &[
+    include_str!("control.rs"),
+    include_str!("exporter.rs"),
     include_str!("gone.rs"),
     include_str!("process.rs"),
     include_str!("readings.rs"),

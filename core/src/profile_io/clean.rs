@@ -98,7 +98,7 @@ pub(super) fn check(row: &ProfileRow) -> Result<(), Wrong> {
     Ok(())
 }
 
-fn not_negative(row: &ProfileRow) -> [(&'static str, Option<f64>); 8] {
+fn not_negative(row: &ProfileRow) -> [(&'static str, Option<f64>); 12] {
     [
         ("sm_mhz_achieved", row.sm_mhz_achieved),
         ("avg_power_draw", row.avg_power_draw),
@@ -108,15 +108,21 @@ fn not_negative(row: &ProfileRow) -> [(&'static str, Option<f64>); 8] {
         ("sm_occupancy_pct", row.sm_occupancy_pct),
         ("tensor_util_pct", row.tensor_util_pct),
         ("dram_util_pct", row.dram_util_pct),
+        ("power_ci95", row.power_ci95),
+        ("latency_ci95", row.latency_ci95),
+        ("wall_s", row.wall_s),
+        ("wall_energy_j", row.wall_energy_j),
     ]
 }
 
-fn positive(row: &ProfileRow) -> [(&'static str, Option<f64>); 4] {
+fn positive(row: &ProfileRow) -> [(&'static str, Option<f64>); 6] {
     [
         ("throughput", row.throughput),
         ("latency", row.latency),
         ("latency_p50", row.latency_p50),
+        ("latency_p95", row.latency_p95),
         ("latency_p99", row.latency_p99),
+        ("power_limit_w", row.power_limit_w.map(f64::from)),
     ]
 }
 
@@ -213,12 +219,21 @@ fn mean(mut group: Vec<ProfileRow>) -> Option<ProfileRow> {
         throughput,
         latency,
         latency_p50,
+        latency_p95,
         latency_p99
     );
+    // Of several measurements the mean is known better than of one; how much better the rows do not say.
+    mean_of!(power_ci95, latency_ci95, temp_c);
     mean_of!(energy_per_item, sm_util_pct, sm_occupancy_pct, tensor_util_pct, dram_util_pct);
+    row.wall_s = sum_known(group.iter().map(|r| r.wall_s));
+    row.wall_energy_j = sum_known(group.iter().map(|r| r.wall_energy_j));
     row.mem_bytes = group.iter().filter_map(|r| r.mem_bytes).max();
     row.n_samples = group.iter().filter_map(|r| r.n_samples).reduce(|sum, n| sum.saturating_add(n));
     Some(row)
+}
+
+fn sum_known(values: impl Iterator<Item = Option<f64>>) -> Option<f64> {
+    values.flatten().reduce(|sum, v| sum + v)
 }
 
 fn mean_known(values: impl Iterator<Item = Option<f64>>) -> Option<f64> {

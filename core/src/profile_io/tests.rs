@@ -251,6 +251,14 @@ prop_compose! {
         row.throughput = v[3].or(Some(2.0));
         row.latency = v[4].or(Some(3.0));
         row.latency_p99 = v[5];
+        row.latency_p95 = v[5];
+        row.latency_ci95 = v[6];
+        row.power_ci95 = v[7];
+        row.clock_locked = sim;
+        row.power_limit_w = slices.map(|n| 100 * n);
+        row.temp_c = v[8];
+        row.wall_s = v[9];
+        row.wall_energy_j = v[1];
         row.energy_per_item = v[6];
         row.dram_util_pct = v[7];
         row.mem_bytes = v[8].map(|_| n);

@@ -5,7 +5,7 @@
 //! for a time; what is not given does not limit. Calls are counted for each function and GPU by
 //! itself, from 1; times run from the state's time zero. Several faults may strike one call, in the
 //! order of the script, until one of them decides what it answers.
-//! Cases: `lost` and `counter-reset` happen once and stay; `missing-symbol` is no matter of time, the
+//! Cases: a setter that `no-effect` strikes checks its arguments and succeeds; `lost` and `counter-reset` happen once and stay; `missing-symbol` is no matter of time, the
 //! library that is loaded lacks the symbol; `vanish` strikes handles instead of calls: those from before are dead for
 //! good, and there are new ones once it is over, as after a container got its GPU back or a driver was reloaded.
 //! Not done here: a wait that no signal ends, which only a driver can do.
@@ -37,6 +37,7 @@ const TYPES: &[&str] = &[
 enum Kind {
     Error,
     Garbage,
+    NoEffect,
     Delay,
     Hang,
     Lost,
@@ -91,6 +92,8 @@ pub(crate) enum What {
     Error(Code),
     /// The call succeeds and its numbers are this one.
     Garbage(i64),
+    /// The call succeeds and changes nothing.
+    NoEffect,
     /// The call takes longer, µs.
     Delay(i64),
     /// The call never returns; whether the kernel holds it, so that no signal reaches it.
@@ -167,6 +170,7 @@ impl FaultText {
             Kind::FieldError => What::FieldError(self.field, self.code()?),
             Kind::FieldType => What::FieldType(self.field, self.type_number()?),
             Kind::Garbage => What::Garbage(self.value.unwrap_or_default()),
+            Kind::NoEffect => What::NoEffect,
             Kind::Delay => What::Delay(i64::from(self.delay_ms.unwrap_or_default()) * 1000),
             Kind::Hang => What::Hang(self.kernel.unwrap_or(false)),
             Kind::Lost => What::Lost,
@@ -210,13 +214,17 @@ impl FaultText {
         };
         let Some(known) = calls::functions().iter().find(|known| **known == name) else {
             return match name {
-                "*" if what != What::MissingSymbol => Ok(Vec::new()),
+                "*" if !matches!(what, What::MissingSymbol | What::NoEffect) => Ok(Vec::new()),
                 _ => Err(format!("key `call`: this library has no function `{name}`")),
             };
         };
         if matches!(what, What::Garbage(_)) && !calls::GARBAGE.contains(known) {
             let able = calls::GARBAGE.join(", ");
             return Err(format!("key `call`: `{known}` cannot answer garbage; these can: {able}"));
+        }
+        if what == What::NoEffect && !calls::SETTERS.contains(known) {
+            let able = calls::SETTERS.join(", ");
+            return Err(format!("key `call`: `{known}` changes nothing anyway; these do: {able}"));
         }
         if matches!(what, What::FieldError(..) | What::FieldType(..)) && !FIELDS.contains(known) {
             return Err(format!("key `call`: `{known}` has no fields; leave the key out"));

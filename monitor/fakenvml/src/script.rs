@@ -218,6 +218,8 @@ mod tests {
             ("[[fault]]\nkind = \"odd\"\ncall = \"*\"", "missing-symbol"),
             ("[[fault]]\nkind = \"hang\"\ncall = \"nvmlDeviceGetPower\"", "`nvmlDeviceGetPower`"),
             ("[[fault]]\nkind = \"hang\"", "`call`"),
+            ("[[fault]]\nkind = \"no-effect\"\ncall = \"*\"", "`*`"),
+            ("[[fault]]\nkind = \"no-effect\"\ncall = \"nvmlDeviceGetName\"", "nvmlDeviceSetMigMode"),
             ("[[fault]]\nkind = \"error\"\ncall = \"*\"\nerror = \"BAD\"", "GPU_IS_LOST"),
             ("[[fault]]\nkind = \"error\"\ncall = \"*\"", "`error`"),
             ("[[fault]]\nkind = \"hang\"\ncall = \"*\"\nvalue = 3", "`value`"),

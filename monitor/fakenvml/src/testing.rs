@@ -19,7 +19,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use gpumon_core::geometry::SEVEN_SLICES;
-use gpumon_core::units::{MonoUs, WallUs};
+use gpumon_core::units::{Megahertz, Milliwatts, MonoUs, WallUs};
 use gpumon_simgpu::SimGpu;
 
 use crate::codes::Code;
@@ -42,6 +42,9 @@ pub enum FakeError {
     /// The script.
     #[error(transparent)]
     Script(#[from] ScriptError),
+    /// A number that no GPU has.
+    #[error("there is no GPU {0}")]
+    NoGpu(u32),
     /// Instances that do not fit on a GPU.
     #[error("MIG instances of {0:?} slices do not fit")]
     Partition(Vec<u8>),
@@ -64,6 +67,19 @@ impl Truth {
     pub fn at(&self, wall: WallUs) -> MonoUs {
         MonoUs(wall.0 - self.zero.0)
     }
+}
+
+/// What is set on a GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Lowest and highest clock, if locked.
+    pub locked: Option<(Megahertz, Megahertz)>,
+    /// Power limit.
+    pub limit: Milliwatts,
+    /// Whether MIG is on.
+    pub mig: bool,
+    /// GPU instances: slices and start, by their ids.
+    pub instances: Vec<(u8, u8)>,
 }
 
 /// A folder with a library, a script, and a state that processes share.
@@ -140,6 +156,17 @@ impl Fake {
         let world = self.world()?;
         let gpus = (0..world.gpu_count()).filter_map(|gpu| world.look(gpu, |m, _| m.sim.clone()).ok());
         Ok(Truth { zero: WallUs(world.wall_us(MonoUs(0))), gpus: gpus.collect() })
+    }
+
+    /// What is set on a GPU now, whoever set it.
+    pub fn settings(&self, gpu: u32) -> Result<Settings, FakeError> {
+        let settings = self.world()?.look(gpu, |model, _| Settings {
+            locked: model.sim.settings().locked,
+            limit: model.sim.settings().limit,
+            mig: model.mig.on,
+            instances: model.mig.instances.iter().map(|i| (i.slices, i.start)).collect(),
+        });
+        settings.map_err(|_| FakeError::NoGpu(gpu))
     }
 
     /// Turns MIG on and cuts a GPU into instances of these sizes, each with one compute instance, as root would have

@@ -202,7 +202,7 @@ impl World {
         let index = calls::functions().binary_search(&function).map_err(|_| Code::UNKNOWN)?;
         let nth = self.counts.next(index, gpu);
         let now = self.now();
-        let mut call = Call { world: self, garbage: None, fields: Vec::new() };
+        let mut call = Call { world: self, garbage: None, without_effect: false, fields: Vec::new() };
         for fault in &self.script.faults {
             if !fault.strikes(function, gpu, nth, now.0) {
                 continue;
@@ -218,6 +218,7 @@ impl World {
                     (!done).then_some(Change::CounterReset { fault: fault.index })
                 })?,
                 What::FieldError(..) | What::FieldType(..) => call.fields.push(fault.what),
+                What::NoEffect => call.without_effect = true,
                 What::MissingSymbol | What::Vanish(_) => {}
             }
         }
@@ -253,6 +254,8 @@ pub(crate) struct Call<'w> {
     pub(crate) world: &'w World,
     /// What numbers the call gives instead of the true ones.
     garbage: Option<i64>,
+    /// Whether a change is accepted and not made.
+    without_effect: bool,
     /// What befalls fields.
     pub(crate) fields: Vec<What>,
 }
@@ -277,6 +280,18 @@ impl Call<'_> {
     /// Reads a sensor.
     pub(crate) fn read<T>(&self, gpu: u32, read: impl FnOnce(&mut Model, MonoUs) -> Reading<T>) -> Answer<T> {
         self.world.read(gpu, read)
+    }
+
+    /// Changes a GPU for all processes, unless the script wants the call to succeed without effect.
+    pub(crate) fn change<T>(
+        &self,
+        gpu: u32,
+        decide: impl FnOnce(&Model, MonoUs) -> Answer<(Change, T)>,
+    ) -> Answer<T> {
+        match self.without_effect {
+            true => self.world.look(gpu, |model, now| decide(model, now).map(|(_, value)| value))?,
+            false => self.world.change(gpu, decide),
+        }
     }
 
     /// Refuses what only root may do.

@@ -20,7 +20,7 @@ pub mod nvml;
 mod nvml_ext;
 mod nvml_open;
 mod nvml_process;
-mod patience;
+pub(crate) mod patience;
 mod power_state;
 mod process;
 pub mod replay;
@@ -33,6 +33,8 @@ pub fn field_id(driver: &str, id: u32) -> u32 {
     nvml_ext::Numbering::of(driver).translate(id)
 }
 
+pub(crate) use nvml_ext::gpu_instance_id;
+pub(crate) use nvml_open::library as nvml_library;
 pub use process::{Process, Processes};
 
 /// A GPU that can be read. Calls may block for as long as the driver likes.

@@ -179,7 +179,7 @@ pub(super) fn event_reasons(device: &Device<'_>) -> Result<u64, NvmlError> {
 }
 
 /// The GPU instance that a MIG device is on.
-pub(super) fn gpu_instance_id(mig: &Device<'_>) -> Result<u32, NvmlError> {
+pub(crate) fn gpu_instance_id(mig: &Device<'_>) -> Result<u32, NvmlError> {
     let call = nvml_sym(mig.nvml().lib().nvmlDeviceGetGpuInstanceId.as_ref())?;
     let mut id = 0;
     // SAFETY: the handle is valid while `mig` lives, and `id` is a place for one integer.

@@ -102,7 +102,7 @@ pub(super) const FORKED: &str =
     "NVML was initialised before this process was forked off; only a program started anew can read GPUs";
 
 /// The library, loaded and initialised at the first call.
-fn library() -> Result<&'static Nvml, OpenError> {
+pub(crate) fn library() -> Result<&'static Nvml, OpenError> {
     if is_fork() {
         return Err(OpenError::Driver(FORKED.into()));
     }

@@ -15,13 +15,21 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The answer, or `None` if there is none in time.
 pub(crate) fn answer<T: Send + 'static>(ask: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    answer_within(PATIENCE, ask)
+}
+
+/// The same for a question that may take longer.
+pub(crate) fn answer_within<T: Send + 'static>(
+    patience: Duration,
+    ask: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
     let (send, receive) = mpsc::channel();
     let asked = thread::Builder::new().name("ask".into()).spawn(move || {
         // Nobody may be waiting any more.
         let _ = send.send(ask());
     });
     asked.ok()?;
-    receive.recv_timeout(PATIENCE).ok()
+    receive.recv_timeout(patience).ok()
 }
 
 /// The answers to several questions asked at the same time, in their order. Whoever has not answered when nobody has for

@@ -14,8 +14,9 @@ use super::trouble::Trouble;
 use super::{Flow, Grid, Lane, Outbox, Presence, plausible_ceiling};
 use crate::device::{Device, ReadError};
 
-/// Readings a second.
-const RATE_HZ: f64 = 0.1;
+/// Between two readings, µs.
+pub(crate) const COUNTER_PERIOD_US: i64 = 10_000_000;
+const RATE_HZ: f64 = 1e6 / COUNTER_PERIOD_US as f64;
 
 /// Reads one GPU's counter, from whichever thread needs a value.
 pub struct CounterReader {

@@ -26,6 +26,7 @@ mod ring;
 mod slow;
 mod trouble;
 
+pub(crate) use counter::COUNTER_PERIOD_US;
 pub use counter::{CounterLane, CounterReader};
 pub use fast::FastLane;
 pub use grid::Grid;

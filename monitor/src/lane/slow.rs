@@ -1,4 +1,4 @@
-//! The slow lane: clocks, temperatures, utilisation, memory, reasons; ten times a second, on its own
+//! The slow lane: clocks, temperatures, utilisation, memory, reasons; ten times a second in a recording, on its own
 //! thread because these calls wait behind the energy counter. Performance counters once a second.
 
 use std::sync::Arc;
@@ -11,8 +11,6 @@ use super::trouble::Trouble;
 use super::{Flow, Grid, Lane, Outbox, Presence};
 use crate::device::{ACTIVITY_MIN_US, Device, ReadError, Sensors, SlowSensor};
 
-/// Ticks a second.
-const RATE_HZ: f64 = 10.0;
 /// Span of one reading of the performance counters, µs.
 const ACTIVITY_SPAN_US: i64 = 1_000_000;
 const _: () = assert!(ACTIVITY_SPAN_US > ACTIVITY_MIN_US);
@@ -39,6 +37,7 @@ impl SlowLane {
         sensors: &Sensors,
         gpu: i32,
         origin: MonoUs,
+        rate_hz: f64,
         presence: Arc<Presence>,
     ) -> Self {
         Self {
@@ -50,7 +49,7 @@ impl SlowLane {
             activity_opens: true,
             gpu,
             origin,
-            grid: Grid::new(origin, RATE_HZ),
+            grid: Grid::new(origin, rate_hz),
             presence,
         }
     }

@@ -30,7 +30,7 @@ const FOLDER_PREFIX: &str = "gpumon-";
 const SOCKET_NAME: &str = "marks";
 
 /// Where sockets are: the user's runtime folder, else the one for temporary files.
-fn runtime_folder() -> std::path::PathBuf {
+pub(crate) fn runtime_folder() -> std::path::PathBuf {
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(std::path::PathBuf::from);
     runtime.filter(|folder| folder.is_dir()).unwrap_or_else(std::env::temp_dir)
 }

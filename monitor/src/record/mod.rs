@@ -7,6 +7,7 @@
 //!   → Recorder::stop    lanes finish, the writer closes the store; a lane that hangs is left behind
 //! Session::simulate  the same lanes, one at a time, on a virtual clock
 //! Alongside      the same again, beside something else that lives on that virtual clock
+//! Observer       the same threads as a recorder's, for whoever wants the latest readings and keeps none
 //! ```
 //!
 //! Threads meet in one bounded channel. A sampler never waits for it: what does not fit is dropped,
@@ -27,12 +28,14 @@ use crate::lane::{
 
 mod alongside;
 mod drive;
+mod observer;
 mod recorder;
 mod usage;
 mod watch;
 mod writer;
 
 pub use alongside::Alongside;
+pub use observer::{LOSSES, Latest, Observer};
 pub use recorder::{Closed, Over, Recorder};
 
 /// What to record.
@@ -44,6 +47,20 @@ pub struct Config {
     pub command: Vec<String>,
     /// Host name, for the header.
     pub host: String,
+}
+
+/// What is sampled beside the fast lane, and how often.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pace {
+    /// Rate of the slow lane, Hz; performance counters are read once a second at most.
+    pub slow_hz: f64,
+    /// Whether processes are listed.
+    pub processes: bool,
+}
+
+impl Pace {
+    /// That of a recording.
+    pub const RECORDING: Self = Self { slow_hz: 10.0, processes: true };
 }
 
 /// Rates that the fast lane can be asked for, Hz.
@@ -76,6 +93,16 @@ impl Session {
         devices: &[Arc<dyn Device>],
         clock: &dyn Clock,
         config: &Config,
+    ) -> Result<Self, ReadError> {
+        Self::prepare_at(devices, clock, config, Pace::RECORDING)
+    }
+
+    /// The same at another pace.
+    pub fn prepare_at(
+        devices: &[Arc<dyn Device>],
+        clock: &dyn Clock,
+        config: &Config,
+        pace: Pace,
     ) -> Result<Self, ReadError> {
         let mut last_error = None;
         let answers = devices.iter().zip(Sensors::probe_patiently(devices));
@@ -110,19 +137,25 @@ impl Session {
             counters: Vec::new(),
         };
         for (gpu, (device, sensors)) in (0..).zip(devices.iter().zip(&sensors)) {
-            session.add_lanes(gpu, device, sensors, config.rate_hz);
+            session.add_lanes(gpu, device, sensors, config.rate_hz, pace);
         }
         Ok(session)
     }
 
-    fn add_lanes(&mut self, gpu: i32, device: &Arc<dyn Device>, sensors: &Sensors, rate_hz: f64) {
+    fn add_lanes(&mut self, gpu: i32, device: &Arc<dyn Device>, sensors: &Sensors, rate_hz: f64, pace: Pace) {
         let (origin, live) = (self.origin, Arc::<Live>::default());
         let presence = Presence::of(device.as_ref());
         let fast =
             FastLane::new(device.clone(), sensors, gpu, origin, rate_hz, live.clone(), presence.clone());
-        let mut slow: Vec<Box<dyn Lane>> =
-            vec![Box::new(SlowLane::new(device.clone(), sensors, gpu, origin, presence.clone()))];
-        if sensors.process {
+        let mut slow: Vec<Box<dyn Lane>> = vec![Box::new(SlowLane::new(
+            device.clone(),
+            sensors,
+            gpu,
+            origin,
+            pace.slow_hz,
+            presence.clone(),
+        ))];
+        if sensors.process && pace.processes {
             slow.push(Box::new(ProcessLane::new(device.clone(), gpu, origin, presence.clone())));
         }
         let mut rare: Vec<Box<dyn Lane>> = Vec::new();

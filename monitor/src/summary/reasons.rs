@@ -25,6 +25,11 @@ pub fn limits(mask: u64) -> impl Iterator<Item = &'static str> {
     listed.chain((mask & !known != 0).then_some("a reason this version does not know"))
 }
 
+/// Each limit that is known, in words, and whether the mask has it.
+pub fn states(mask: u64) -> impl Iterator<Item = (&'static str, bool)> {
+    REASONS.iter().map(move |(bit, text)| (*text, mask & bit != 0))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,11 +2,14 @@
 //!
 //! Each target takes good inputs and those of `tests/corpus/TARGET`, changes them at random and feeds them in, for
 //! `GPUMON_FUZZ_SECONDS` (2 unless it is set) from `GPUMON_FUZZ_SEED` (1). An input that panics is kept in the corpus,
-//! where every later run tries it first. Guided by nothing but luck: there is no coverage feedback.
+//! where every later run tries it first. With `GPUMON_FUZZ_KEEP` set, the first input of each new outcome (what a reader
+//! said, without its numbers and paths) is kept there too, [`KEPT_MAX`] a target of at most [`KEPT_BYTES_MAX`] each.
+//! Guided by nothing but that and luck: there is no coverage feedback.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is a test's report, in its helpers too")]
 
 mod mutate;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -36,14 +39,35 @@ fn corpus(target: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus").join(target)
 }
 
-/// Feeds spoiled inputs to `read` until time is up.
-fn fuzz(target: &str, seeds: &[Vec<u8>], mut read: impl FnMut(&[u8])) {
+/// Inputs of new outcomes that are kept for a target.
+const KEPT_MAX: usize = 20;
+/// Longer inputs are not kept, bytes.
+const KEPT_BYTES_MAX: usize = 16_384;
+
+/// What a reader said, without what differs from input to input: words with digits, quotes or slashes.
+fn outcome(said: &str) -> String {
+    let plain =
+        |word: &&str| !word.contains(|c: char| c.is_ascii_digit() || "/`\"'".contains(c) || !c.is_ascii());
+    said.split_whitespace().filter(plain).take(16).collect::<Vec<_>>().join(" ")
+}
+
+/// What a reader that ends well or in an error said.
+fn said<T, E: std::fmt::Display>(result: Result<T, E>) -> String {
+    result.map_or_else(|e| e.to_string(), |_| "read".into())
+}
+
+/// Feeds spoiled inputs to `read`, which says what came of each, until time is up.
+fn fuzz(target: &str, seeds: &[Vec<u8>], mut read: impl FnMut(&[u8]) -> String) {
     let kept =
         fs::read_dir(corpus(target)).into_iter().flatten().flatten().map(|e| fs::read(e.path()).unwrap());
     let mut inputs: Vec<Vec<u8>> = kept.collect();
+    let mut outcomes = BTreeSet::new();
     for (number, input) in inputs.iter().enumerate() {
-        assert!(holds(input, &mut read), "{target}: input {number} of the corpus panics");
+        let came = holds(input, &mut read);
+        outcomes.insert(came.unwrap_or_else(|| panic!("{target}: input {number} of the corpus panics")));
     }
+    let keeps = std::env::var_os("GPUMON_FUZZ_KEEP").is_some();
+    let mut kept = inputs.len();
     inputs.extend(seeds.iter().cloned());
     let seed = std::env::var("GPUMON_FUZZ_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
     let mut rng = StdRng::seed_from_u64(seed);
@@ -54,19 +78,28 @@ fn fuzz(target: &str, seeds: &[Vec<u8>], mut read: impl FnMut(&[u8])) {
         let other = &inputs[rand::RngExt::random_range(&mut rng, 0..inputs.len())];
         let spoiled = mutate::mutated(input, other, &mut rng);
         tried += 1;
-        if !holds(&spoiled, &mut read) {
+        if let Some(came) = holds(&spoiled, &mut read) {
+            let small = spoiled.len() <= KEPT_BYTES_MAX && kept < KEPT_MAX;
+            if outcomes.insert(came) && keeps && small {
+                fs::create_dir_all(corpus(target)).unwrap();
+                fs::write(corpus(target).join(format!("outcome-{seed}-{tried}")), &spoiled).unwrap();
+                kept += 1;
+            }
+        } else {
             fs::create_dir_all(corpus(target)).unwrap();
             let path = corpus(target).join(format!("panic-{seed}-{tried}"));
             fs::write(&path, &spoiled).unwrap();
             panics.push(path);
         }
     }
-    eprintln!("{target}: {tried} inputs in {} s, {} panics", seconds(), panics.len());
+    let (seconds, different) = (seconds(), outcomes.len());
+    eprintln!("{target}: {tried} inputs in {seconds} s, {different} outcomes, {} panics", panics.len());
     assert!(panics.is_empty(), "{target}: {panics:?}");
 }
 
-fn holds(input: &[u8], read: &mut impl FnMut(&[u8])) -> bool {
-    catch_unwind(AssertUnwindSafe(|| read(input))).is_ok()
+/// What came of an input; `None` if it panicked.
+fn holds(input: &[u8], read: &mut impl FnMut(&[u8]) -> String) -> Option<String> {
+    catch_unwind(AssertUnwindSafe(|| outcome(&read(input)))).ok()
 }
 
 /// A recording of 3 s of two GPUs; `killed`: as its writer's death leaves it, with journal and segments.
@@ -108,17 +141,19 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Everything that reads recordings, and `recover`, whose result must read.
-fn read_recording(path: &Path) {
+/// Everything that reads recordings, and `recover`, whose result must read; what was said before and after.
+fn read_recording(path: &Path) -> String {
     let sum_up = |path: &Path| {
         let reader = Reader::open(path).map_err(|e| e.to_string())?;
         summarize(&reader, &[], Options::default()).map_err(|e| e.to_string())
     };
-    let _ = sum_up(path);
-    if recover(path).is_ok() {
+    let before = said(sum_up(path));
+    let recovered = recover(path);
+    if recovered.is_ok() {
         let after = sum_up(path);
         assert!(after.is_ok(), "recovered, but {after:?}");
     }
+    format!("{before} | {}", said(recovered))
 }
 
 /// Spoils one file of a recording at a time.
@@ -131,7 +166,7 @@ fn fuzz_file(target: &str, killed: bool, file: &str) {
         let _ = fs::remove_dir_all(&spoiled);
         copy(&whole, &spoiled);
         fs::write(spoiled.join(file), bytes).unwrap();
-        read_recording(&spoiled);
+        read_recording(&spoiled)
     });
 }
 
@@ -150,9 +185,7 @@ fn parquet_tables() {
 #[test]
 fn headers() {
     fuzz_file("header", false, "recording.json");
-    fuzz("header-alone", &[header()], |bytes| {
-        let _ = serde_json::from_slice::<Header>(bytes);
-    });
+    fuzz("header-alone", &[header()], |bytes| said(serde_json::from_slice::<Header>(bytes)));
 }
 
 fn header() -> Vec<u8> {
@@ -165,9 +198,7 @@ fn calibrations() {
     let seed = "[[gpu]]\nuuid = \"GPU-1\"\ngain = 1.058\ngain_within_pct = 0.8\noffset_w = 1.5\noffset_within_w = 0.5\n\
                 source = \"meter\"\n";
     assert!(Calibration::parse(seed).is_ok());
-    fuzz("calibration", &[seed.into()], |bytes| {
-        let _ = Calibration::parse(&String::from_utf8_lossy(bytes));
-    });
+    fuzz("calibration", &[seed.into()], |bytes| said(Calibration::parse(&String::from_utf8_lossy(bytes))));
 }
 
 #[test]
@@ -175,15 +206,17 @@ fn characterisations() {
     let seed = include_bytes!("characterisation.json");
     serde_json::from_slice::<Characterisation>(seed).unwrap();
     fuzz("characterisation", &[seed.to_vec()], |bytes| {
-        let _ = serde_json::from_slice::<Characterisation>(bytes);
+        said(serde_json::from_slice::<Characterisation>(bytes))
     });
 }
 
 #[test]
 fn marks() {
     fuzz("marks", &[b"begin epoch 1\n".to_vec(), b"mark \xc3\xa9\n".to_vec()], |bytes| {
-        if let Ok(request) = Request::parse(bytes) {
-            assert_eq!(Request::parse(request.line().as_bytes()).as_ref(), Ok(&request));
+        let request = Request::parse(bytes);
+        if let Ok(request) = &request {
+            assert_eq!(Request::parse(request.line().as_bytes()).as_ref(), Ok(request));
         }
+        said(request)
     });
 }

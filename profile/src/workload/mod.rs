@@ -4,51 +4,63 @@
 //! sim:MODEL → open() → Workload → load at a point, run, …, quit
 //! ```
 //!
-//! Rule: a workload serves one model, one batch after another without a pause. It is told where to run ([`Point`]) and
-//! sets up share and clock itself, because how that is done differs from kind to kind. It measures the time of its
-//! batches; power and clocks are read beside it, while it calls `tick`.
-//! Not done here: deciding what a point is worth; that is the protocol's.
+//! Rule: a workload serves one model, one batch after another without a pause. It is told where to run (a [`Point`] and
+//! its [`Seat`]); clock and power limit are set by the [`crate::stage`] before. It measures the time of its batches;
+//! power and clocks are read beside it, while it calls `tick`.
+//! Not done here: deciding what a point is worth and when enough was measured; that is the protocol's.
 
+use std::ops::ControlFlow;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use gpumon_core::clock::Clock;
-use gpumon_core::units::Megahertz;
 use gpumon_monitor::device::sim::SimDevice;
 
 use crate::space::Point;
+use crate::stage::Seat;
 
+pub mod command;
+mod process;
 mod sim;
+pub mod torch;
+mod wire;
+
+/// What a run tells meanwhile: the times of all its batches so far, ms. The answer is whether to go on.
+pub type Tick<'a> = dyn FnMut(&[f64]) -> ControlFlow<()> + 'a;
 
 /// One model that can be run at any point.
-pub trait Workload {
+pub trait Workload: Send {
     /// The model's name, as the profile writes it.
     fn name(&self) -> &str;
 
     /// Whether a point is worth trying; the reason if not. Asked before anything runs.
     fn fits(&self, point: &Point) -> Result<(), String>;
 
-    /// Sets the clock and the share up, and makes the model ready for batches of the point's size.
-    fn load(&mut self, point: &Point) -> Result<(), WorkloadError>;
+    /// Told before the model's first point which seats it will have, where they exist side by side: what takes long to
+    /// start is started then, for all of them at once. Waits until it is there.
+    fn prepare(&mut self, seats: &[Seat]) -> Result<(), WorkloadError> {
+        let _ = seats;
+        Ok(())
+    }
+
+    /// Makes the model ready for batches of the point's size in that seat.
+    fn load(&mut self, point: &Point, seat: &Seat) -> Result<(), WorkloadError>;
 
     /// Runs one batch; gives its time, ms.
     fn run_batch(&mut self) -> Result<f64, WorkloadError>;
 
-    /// Runs batches for `span_us`, and the last one to its end; gives their times, ms. Calls `tick` about every
-    /// `tick_us` meanwhile. At least one batch is run.
-    fn run_for(
-        &mut self,
-        span_us: i64,
-        tick_us: i64,
-        tick: &mut dyn FnMut(),
-    ) -> Result<Vec<f64>, WorkloadError>;
+    /// Runs batches until `limit_us` are over or `tick` breaks, and the last one to its end; gives their times, ms.
+    /// Calls `tick` about every `tick_us` meanwhile. At least one batch is run.
+    fn run(&mut self, limit_us: i64, tick_us: i64, tick: &mut Tick<'_>) -> Result<Vec<f64>, WorkloadError>;
 
     /// Device memory that the loaded model uses, bytes; `None` where that is not known.
     fn memory_bytes(&self) -> Option<u64>;
 
-    /// Stops the model and leaves the GPU without work at a clock: with a CUDA context, or without one.
-    fn idle(&mut self, clock: Megahertz, context: bool) -> Result<(), WorkloadError>;
+    /// Stops the model and leaves the GPU without work, with a CUDA context or without one. `seat` is where that
+    /// context is made.
+    fn idle(&mut self, seat: &Seat, context: bool) -> Result<(), WorkloadError>;
 
-    /// Stops the model and gives the GPU back as it was found.
+    /// Stops the model and all that was started for it.
     fn quit(&mut self) -> Result<(), WorkloadError>;
 }
 
@@ -72,6 +84,8 @@ pub struct Context {
     pub clock: Arc<dyn Clock>,
     /// The simulated GPU to run on, if it is one.
     pub sim: Option<Arc<SimDevice>>,
+    /// The Python that runs PyTorch models, if it was named.
+    pub python: Option<PathBuf>,
 }
 
 /// A kind of workload.
@@ -86,8 +100,10 @@ pub struct Kind {
 type Opened = Result<Box<dyn Workload>, OpenError>;
 
 /// All kinds.
-pub const KINDS: &[Kind] =
-    &[Kind { scheme: "sim", doc: "`sim:MODEL`: a simulated model on a simulated GPU", open: sim::open }];
+pub const KINDS: &[Kind] = &[
+    Kind { scheme: "sim", doc: "`sim:MODEL`: a simulated model on a simulated GPU", open: sim::open },
+    Kind { scheme: "torch", doc: "`torch:MODEL`: a PyTorch model with random weights", open: torch::open },
+];
 
 /// Why there is no such workload.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -103,6 +119,9 @@ pub enum OpenError {
     /// A simulated model was to run on a real GPU.
     #[error("`sim:{0}` runs on a simulated GPU only; give `--device sim:a100`")]
     NotSimulated(String),
+    /// There is no Python that can run a PyTorch model.
+    #[error("{0}")]
+    Python(String),
 }
 
 /// The workload that a text such as `sim:resnet50-like` names.
@@ -114,5 +133,20 @@ pub fn open(spec: &str, context: &Context) -> Opened {
             let kinds: Vec<_> = KINDS.iter().map(|kind| kind.doc).collect();
             Err(OpenError::Unknown { found: spec.into(), expected: kinds.join("; ") })
         }
+    }
+}
+
+/// The workload of a model. `run`: how its worker starts, if the user says so; on a simulated GPU it is the simulated
+/// model of the same name.
+pub fn of_model(name: &str, run: Option<&[String]>, context: &Context) -> Opened {
+    match run {
+        _ if context.sim.is_some() => open(&format!("sim:{name}"), context),
+        Some([one])
+            if KINDS.iter().any(|kind| one.split_once(':').is_some_and(|(s, _)| s == kind.scheme)) =>
+        {
+            open(one, context)
+        }
+        Some(argv) => Ok(Box::new(command::Commanded::new(name, argv.to_vec(), Arc::clone(&context.clock)))),
+        None => open(&format!("torch:{name}"), context),
     }
 }

@@ -1,19 +1,21 @@
 //! Simulated models on a simulated GPU.
 //!
-//! Rule: loading locks the clock and asks the model where it settles under the power limit; running puts its load on
-//! the GPU and lets time pass batch by batch; between runs the GPU idles with a context.
+//! Rule: loading asks the model where it settles at the point's clock under the GPU's power limit; running puts its load
+//! on the GPU and lets time pass batch by batch; between runs the GPU idles with a context.
 //! Cases: on a virtual clock no time is spent. Batches that end late because a sensor was slow do not delay the next.
 //! Not done here: warm-up effects; other tenants.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use gpumon_core::clock::Clock;
-use gpumon_core::units::{Megahertz, MonoUs};
+use gpumon_core::units::MonoUs;
 use gpumon_monitor::device::sim::SimDevice;
 use gpumon_simgpu::{Change, Operating, Programme, SimModel};
 
-use super::{Context, OpenError, Opened, Workload, WorkloadError};
+use super::{Context, OpenError, Opened, Tick, Workload, WorkloadError};
 use crate::space::Point;
+use crate::stage::Seat;
 
 /// How long a simulated model takes to load, µs.
 const LOAD_US: i64 = 500_000;
@@ -49,10 +51,6 @@ impl Simulated {
         applied.map(|_| ()).map_err(|e| WorkloadError::Failed(e.to_string()))
     }
 
-    fn lock(&self, clock: Megahertz) -> Result<(), WorkloadError> {
-        self.apply(Change::LockClocks(Some((clock, clock))))
-    }
-
     fn rest(&self, context: bool) -> Result<(), WorkloadError> {
         self.apply(Change::Load(Arc::new(Programme::idle(context))))
     }
@@ -71,10 +69,9 @@ impl Workload for Simulated {
         }
     }
 
-    fn load(&mut self, point: &Point) -> Result<(), WorkloadError> {
+    fn load(&mut self, point: &Point, _: &Seat) -> Result<(), WorkloadError> {
         self.running = None;
         self.fits(point).map_err(WorkloadError::DoesNotFit)?;
-        self.lock(point.clock)?;
         self.rest(true)?;
         let operating = self.model.settle(&self.device.gpu(), point.batch, point.share, point.clock);
         self.clock.sleep_until(self.clock.mono().plus_us(LOAD_US));
@@ -85,29 +82,25 @@ impl Workload for Simulated {
     }
 
     fn run_batch(&mut self) -> Result<f64, WorkloadError> {
-        let times = self.run_for(0, i64::MAX, &mut || ())?;
+        let times = self.run(0, i64::MAX, &mut |_| ControlFlow::Continue(()))?;
         times.first().copied().ok_or_else(|| WorkloadError::Failed("no batch ran".into()))
     }
 
-    fn run_for(
-        &mut self,
-        span_us: i64,
-        tick_us: i64,
-        tick: &mut dyn FnMut(),
-    ) -> Result<Vec<f64>, WorkloadError> {
+    fn run(&mut self, limit_us: i64, tick_us: i64, tick: &mut Tick<'_>) -> Result<Vec<f64>, WorkloadError> {
         let Some(mut running) = self.running.take() else {
             return Err(WorkloadError::Failed("no point is loaded; load one first".into()));
         };
         let start = self.clock.mono();
         self.apply(Change::Load(Arc::clone(&running.operating.programme)))?;
         let (mut times, mut past_us, mut next_tick_us) = (Vec::new(), 0.0, tick_us.max(1));
-        while times.is_empty() || past_us < span_us as f64 {
+        let mut goes_on = true;
+        while times.is_empty() || (goes_on && past_us < limit_us as f64) {
             let time_ms = running.operating.time_ms * self.model.jitter(running.batch);
             running.batch = running.batch.wrapping_add(1);
             past_us += time_ms * 1e3;
-            while (next_tick_us as f64) <= past_us {
+            while goes_on && (next_tick_us as f64) <= past_us {
                 self.clock.sleep_until(start.plus_us(next_tick_us));
-                tick();
+                goes_on = tick(&times).is_continue();
                 next_tick_us += tick_us.max(1);
             }
             self.clock.sleep_until(start.plus_us(past_us as i64));
@@ -122,15 +115,13 @@ impl Workload for Simulated {
         self.running.as_ref().map(|r| self.model.memory_bytes(r.point.batch))
     }
 
-    fn idle(&mut self, clock: Megahertz, context: bool) -> Result<(), WorkloadError> {
+    fn idle(&mut self, _: &Seat, context: bool) -> Result<(), WorkloadError> {
         self.running = None;
-        self.lock(clock)?;
         self.rest(context)
     }
 
     fn quit(&mut self) -> Result<(), WorkloadError> {
         self.running = None;
-        self.apply(Change::LockClocks(None))?;
         self.rest(false)
     }
 }

@@ -88,7 +88,7 @@ fn lock(call: &Call<'_>, Gpu(gpu): Gpu, min_mhz: u32, max_mhz: u32) -> Answer {
     if min_mhz > max_mhz {
         return Err(Code::INVALID_ARGUMENT);
     }
-    call.world.change(gpu, |model, now| {
+    call.change(gpu, |model, now| {
         let range = (Megahertz(min_mhz), Megahertz(max_mhz));
         let tried = model.sim.clone().apply(now, SimChange::LockClocks(Some(range)));
         tried.map_err(|_| Code::INVALID_ARGUMENT)?;
@@ -98,7 +98,7 @@ fn lock(call: &Call<'_>, Gpu(gpu): Gpu, min_mhz: u32, max_mhz: u32) -> Answer {
 
 fn unlock(call: &Call<'_>, Gpu(gpu): Gpu) -> Answer {
     call.needs_root()?;
-    call.world.change(gpu, |_, _| Ok((Change::UnlockClocks, ())))
+    call.change(gpu, |_, _| Ok((Change::UnlockClocks, ())))
 }
 
 fn lock_memory(call: &Call<'_>, _: Gpu, min_mhz: u32, max_mhz: u32) -> Answer {

@@ -146,7 +146,7 @@ fn set_persistence(call: &Call<'_>, Gpu(gpu): Gpu, mode: u32) -> Answer {
     if mode > 1 {
         return Err(Code::INVALID_ARGUMENT);
     }
-    call.world.change(gpu, |_, _| Ok((Change::Persistence { on: mode == 1 }, ())))
+    call.change(gpu, |_, _| Ok((Change::Persistence { on: mode == 1 }, ())))
 }
 
 exports! {

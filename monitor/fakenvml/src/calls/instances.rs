@@ -113,7 +113,7 @@ fn placements(call: &Call<'_>, gi: Gi, id: u32, to: Option<Out<Placement>>, coun
 fn make(call: &Call<'_>, gi: Gi, id: u32, start: Option<u8>) -> Answer<Ci> {
     call.needs_root()?;
     let slices = mig::by_compute_id(id)?.size.slices;
-    call.world.change(gi.gpu, |model, _| {
+    call.change(gi.gpu, |model, _| {
         let instance = model.mig.instance(gi.id)?;
         let free = instance.free_compute_starts(slices);
         let found = start.map_or(free.first(), |wanted| free.iter().find(|&&s| s == wanted)).copied();
@@ -177,7 +177,7 @@ fn info(call: &Call<'_>, ci: Ci, to: Out<sys::nvmlComputeInstanceInfo_st>) -> An
 
 fn destroy(call: &Call<'_>, ci: Ci) -> Answer {
     call.needs_root()?;
-    call.world.change(ci.gi.gpu, |model, _| {
+    call.change(ci.gi.gpu, |model, _| {
         model.mig.instance(ci.gi.id)?.compute(ci.id)?;
         Ok((Change::DestroyComputeInstance { gpu_instance: ci.gi.id, id: ci.id }, ()))
     })

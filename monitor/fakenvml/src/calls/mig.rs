@@ -38,7 +38,7 @@ fn set_mode(call: &Call<'_>, Gpu(gpu): Gpu, mode: u32, status: Out<u32>) -> Answ
     if mode > 1 {
         return Err(Code::INVALID_ARGUMENT);
     }
-    call.world.change(gpu, |model, _| {
+    call.change(gpu, |model, _| {
         if !model.mig.instances.is_empty() {
             return Err(Code::IN_USE);
         }
@@ -216,7 +216,7 @@ fn capacity(call: &Call<'_>, Gpu(gpu): Gpu, id: u32, to: Out<u32>) -> Answer {
 fn make(call: &Call<'_>, gpu: u32, id: u32, start: Option<u8>) -> Answer<Gi> {
     call.needs_root()?;
     let profile = mig::by_gpu_id(id)?;
-    call.world.change(gpu, |model, _| {
+    call.change(gpu, |model, _| {
         is_on(&model.mig)?;
         let free = model.mig.free_starts(&profile.size);
         let start = match start {
@@ -254,7 +254,7 @@ fn create_at(
 
 fn destroy(call: &Call<'_>, gi: Gi) -> Answer {
     call.needs_root()?;
-    call.world.change(gi.gpu, |model, _| match model.mig.instance(gi.id)?.compute.is_empty() {
+    call.change(gi.gpu, |model, _| match model.mig.instance(gi.id)?.compute.is_empty() {
         true => Ok((Change::DestroyGpuInstance { id: gi.id }, ())),
         false => Err(Code::IN_USE),
     })

@@ -36,6 +36,17 @@ pub(crate) const GARBAGE: &[&str] = &[
     "nvmlDeviceGetUtilizationRates",
 ];
 
+/// Functions that change a GPU, which a script can rob of their effect.
+pub(crate) const SETTERS: &[&str] = &[
+    "nvmlComputeInstanceDestroy",
+    "nvmlDeviceResetGpuLockedClocks",
+    "nvmlDeviceSetGpuLockedClocks",
+    "nvmlDeviceSetMigMode",
+    "nvmlDeviceSetPersistenceMode",
+    "nvmlDeviceSetPowerManagementLimit",
+    "nvmlGpuInstanceDestroy",
+];
+
 /// Names of all exported functions, sorted.
 pub fn functions() -> &'static [&'static str] {
     static ALL: OnceLock<Vec<&'static str>> = OnceLock::new();

@@ -59,7 +59,7 @@ fn state(call: &Call<'_>, Gpu(gpu): Gpu, to: Out<u32>) -> Answer {
 
 fn set_limit(call: &Call<'_>, Gpu(gpu): Gpu, limit_mw: u32) -> Answer {
     call.needs_root()?;
-    call.world.change(gpu, |model, now| {
+    call.change(gpu, |model, now| {
         let tried = model.sim.clone().apply(now, SimChange::PowerLimit(Milliwatts(limit_mw)));
         tried.map_err(|_| Code::INVALID_ARGUMENT)?;
         Ok((Change::PowerLimit { limit_mw }, ()))

@@ -1,27 +1,26 @@
-//! `gpumon profile`: sweeps models over share, clock and batch size.
+//! `gpumon profile`: sweeps models over share, clock and batch size, and over power limits where they are named.
 //!
-//! So far on simulated GPUs, whose time is virtual: a sweep of hours takes seconds.
+//! On a simulated GPU time is virtual: a sweep of hours takes seconds.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
-use gpumon_core::clock::{Clock, RealClock, VirtualClock};
+use gpumon_core::clock::{Clock, VirtualClock};
 use gpumon_core::profile::ProfileRow;
 use gpumon_core::rows::EventKind;
 use gpumon_core::share::Share;
-use gpumon_core::units::Megahertz;
 use gpumon_core::workload::{Sharing, Workload};
 use gpumon_monitor::device::Device;
-use gpumon_monitor::device::sim::{self, SimDevice};
 use gpumon_monitor::record::{Alongside, Session};
 use gpumon_monitor::store::Store;
 use gpumon_profile::choose::{Chooser, End, InOrder};
 use gpumon_profile::design::Design;
-use gpumon_profile::protocol::{Bench, Protocol};
+use gpumon_profile::plan::{ModelPlan, Plan};
+use gpumon_profile::protocol::Bench;
 use gpumon_profile::space::Space;
-use gpumon_profile::sweep::{ModelPlan, Plan, Sweep};
-use gpumon_profile::workload::{self, Context};
+use gpumon_profile::sweep::Sweep;
+use gpumon_profile::workload;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
@@ -31,8 +30,10 @@ use crate::cli::pipeline::ProfileArgs;
 use crate::output::{self, note};
 use crate::signals;
 
-/// Clocks of the sweep where the workload names none.
-const CLOCKS: usize = 8;
+mod ground;
+
+use ground::{Ground, in_words};
+
 /// MIG sizes of the sweep where none are given, slices of seven.
 const SLICES: [u8; 5] = [1, 2, 3, 4, 7];
 /// MPS shares of the sweep where none are given, %: about the same parts of the SMs.
@@ -94,42 +95,43 @@ pub fn run(args: &ProfileArgs) -> Result<u8> {
             bail!("no workload; give --workload WORKLOAD.toml, or --from GRID to replay a profile")
         }
     };
-    let Some(name) = args.device.strip_prefix("sim:") else {
-        bail!("`{}`: only simulated GPUs can be swept so far; give --device sim:a100", args.device);
-    };
-    let described = Some(Path::new(name)).filter(|path| path.extension().is_some_and(|e| e == "toml"));
     let journal = gpumon_profile::journal_of(&args.output);
+    let read = args.prior.iter().map(PathBuf::as_path).chain(ground::described(args));
     inputs::distinct(
-        [path.as_path()].into_iter().chain(described).chain(args.prior.iter().map(PathBuf::as_path)),
+        [path.as_path()].into_iter().chain(read),
         [args.output.as_path(), journal.as_path()].into_iter().chain(args.record.as_deref()),
     )?;
+    let mut chooser = chooser(args)?;
     let workload = inputs::workload(path)?;
-    let virtual_clock = Arc::new(VirtualClock::new(RealClock.wall()));
-    let device = sim::named(name, &(virtual_clock.clone() as Arc<dyn Clock>))?
-        .into_iter()
-        .next()
-        .context("no simulated GPU is described")?;
-    inputs::same_kind(&workload, &format!("`{}` is", args.device), &device.identity().name)?;
+    let ground = Ground::open(args)?;
+    ground::same_kind(&ground, &workload, args)?;
     let shares = shares(args, &workload)?;
-    let recording = match &args.record {
-        Some(path) => Some(Arc::new(record(path, args, &device, &virtual_clock)?)),
-        None => None,
+    let (clocks, locked) = ground.clocks(args, &workload)?;
+    let supported = &ground.device.identity().sm_clocks;
+    let space = Space::new(&shares, &args.batches, &clocks, supported)?.with_limits(&args.power_limits);
+    let wants = ground::wants(locked, args, &shares);
+    if args.dry_run {
+        ground.dry_run(wants, &space, &args.power_limits)?;
+        return Ok(DONE);
+    }
+    let recording = match (&args.record, &ground.virtual_clock) {
+        (Some(path), Some(clock)) => Some(Arc::new(record(path, args, &ground.device, clock)?)),
+        (Some(_), None) => {
+            bail!(
+                "--record is for simulated GPUs, whose time is virtual; record a real one beside it, with `gpumon record`"
+            )
+        }
+        (None, _) => None,
     };
     let clock: Arc<dyn Clock> = match &recording {
         Some(recording) => recording.clone(),
-        None => virtual_clock,
+        None => ground.clock.clone(),
     };
-    let supported = device.identity().sm_clocks.clone();
-    let clocks = match &workload.cluster.frequencies_mhz {
-        Some(mhz) => mhz.iter().copied().map(Megahertz).collect(),
-        None => spread(&supported),
-    };
-    let space = Space::new(&shares, &args.batches, &clocks, &supported)?;
-    let context = Context { clock: clock.clone(), sim: Some(device.clone()) };
+    let context = ground.context(&clock, args);
     let mut workloads = workload
         .models
         .iter()
-        .map(|model| workload::open(&format!("sim:{}", model.name), &context))
+        .map(|model| workload::of_model(&model.name, model.run.as_deref(), &context))
         .collect::<Result<Vec<_>, _>>()?;
     let mut plan = Plan::new(&space, args.design, args.seed, &workloads);
     for model in plan.models.iter().filter(|m| !m.left_out.is_empty()) {
@@ -142,40 +144,38 @@ pub fn run(args: &ProfileArgs) -> Result<u8> {
     }
 
     let stop = signals::stop_flag()?;
-    let protocol = Protocol::default();
-    let mut chooser: Box<dyn Chooser> = match args.design {
-        Design::Adaptive(goal) => Box::new(Adaptive::new(goal, inputs::profiles(&args.prior)?, args.cap_w)),
-        _ => Box::new(InOrder),
-    };
+    let protocol = ground.protocol(args);
     if let Some(shard) = args.shard {
-        if let Design::Adaptive(_) = args.design {
-            bail!(
-                "--shard shares a plan out, and an adaptive design has none; give each job models of its own instead"
-            );
-        }
         plan = plan.shard(shard, |_, _| protocol.point_s());
         workloads.retain(|w| plan.models.iter().any(|m| m.model == w.name()));
         if plan.models.is_empty() {
             bail!("no point is in part {shard}: there are fewer points than parts");
         }
     }
+    let mut stage = ground.stage(&clock, wants)?;
     let sweep = Sweep {
-        bench: Bench { protocol: &protocol, device: device.as_ref(), clock: clock.as_ref() },
+        bench: Bench {
+            protocol: &protocol,
+            device: ground.device.as_ref(),
+            stage: stage.as_mut(),
+            clock: clock.as_ref(),
+        },
         workloads: &mut workloads,
         plan: &plan,
         output: &args.output,
         stop: &stop,
-        same_time: true,
+        same_time: ground.simulated(),
     };
     let cost = sweep.estimate_by(chooser.as_ref());
+    let simulated_here = if ground.simulated() { " on a GPU, simulated here" } else { " or more" };
     note(format_args!(
-        "gpumon: {}{} points of {:.0} s and {} idle rows of {:.0} s: {:.1} h on a GPU, simulated here",
+        "gpumon: {}{} points of {:.1} s and {} idle rows of {:.0} s: {}{simulated_here}",
         if matches!(args.design, Design::Adaptive(_)) { "up to " } else { "" },
         cost.points,
         cost.point_s,
         cost.idle_rows,
         cost.idle_row_s,
-        cost.total_s / 3_600.0
+        in_words(cost.total_s)
     ));
     let planned_rows = plan.rows_by(chooser.as_ref());
     let bar = ProgressBar::new(planned_rows as u64);
@@ -184,14 +184,14 @@ pub fn run(args: &ProfileArgs) -> Result<u8> {
     }
     let outcome = sweep.run_by(chooser.as_mut(), &mut |progress| {
         bar.set_position(progress.done as u64);
-        let left_min = progress.remaining_s / 60.0;
-        bar.set_message(format!("{}, {left_min:.0} min of GPU time left", progress.row.model));
+        let left = in_words(progress.remaining_s);
+        bar.set_message(format!("{}, {left} of GPU time left", progress.row.model));
         if let Some(recording) = &recording {
             recording.event(EventKind::Mark, &label(progress.row));
         }
     });
     bar.finish_and_clear();
-    drop((workloads, context, clock));
+    drop((workloads, context, stage, clock));
     if let Some(recording) = recording.and_then(Arc::into_inner) {
         recording.finish().context("the recording ended early")?;
     }
@@ -213,7 +213,7 @@ pub fn run(args: &ProfileArgs) -> Result<u8> {
     let valid = outcome.rows.iter().filter(|row| row.valid).count();
     if args.json {
         output::print_json(&Report {
-            simulated: true,
+            simulated: ground.simulated(),
             output: &args.output,
             finished: outcome.journal.is_none(),
             journal: outcome.journal.as_deref(),
@@ -243,11 +243,26 @@ pub fn run(args: &ProfileArgs) -> Result<u8> {
         String::new()
     };
     note(format_args!(
-        "{} rows in `{}`, {valid} valid{resumed}; simulated",
+        "{} rows in `{}`, {valid} valid{resumed}{}",
         outcome.rows.len(),
-        args.output.display()
+        args.output.display(),
+        if ground.simulated() { "; simulated" } else { "" }
     ));
     Ok(DONE)
+}
+
+/// What chooses the points.
+fn chooser(args: &ProfileArgs) -> Result<Box<dyn Chooser>> {
+    let Design::Adaptive(goal) = args.design else { return Ok(Box::new(InOrder)) };
+    if args.shard.is_some() {
+        bail!(
+            "--shard shares a plan out, and an adaptive design has none; give each job models of its own instead"
+        );
+    }
+    if !args.power_limits.is_empty() {
+        bail!("an adaptive design chooses shares, batch sizes and clocks only; leave --power-limits out");
+    }
+    Ok(Box::new(Adaptive::new(goal, inputs::profiles(&args.prior)?, args.cap_w)))
 }
 
 /// The shares to sweep, of the workload's kind.
@@ -271,7 +286,7 @@ fn shares(args: &ProfileArgs, workload: &Workload) -> Result<Vec<Share>> {
 fn record(
     path: &Path,
     args: &ProfileArgs,
-    device: &Arc<SimDevice>,
+    device: &Arc<dyn Device>,
     clock: &Arc<VirtualClock>,
 ) -> Result<Alongside> {
     let journal = gpumon_profile::journal_of(&args.output);
@@ -303,13 +318,4 @@ fn label(row: &ProfileRow) -> String {
         None => format!("{:.0} %", row.share * 100.0),
     };
     format!("{}, batch {}, {share}, {} MHz", row.model, row.batch_size, row.frequency)
-}
-
-/// Some clocks of those supported, the lowest and the highest among them.
-fn spread(supported: &[Megahertz]) -> Vec<Megahertz> {
-    let last = supported.len().saturating_sub(1);
-    let mut clocks: Vec<_> =
-        (0..CLOCKS).filter_map(|i| supported.get(i * last / (CLOCKS - 1)).copied()).collect();
-    clocks.dedup();
-    clocks
 }
