@@ -116,3 +116,109 @@ fn to_fit(point: &space::Point) -> Point {
     };
     Point { batch: point.batch, share, frequency: point.clock }
 }
+
+#[cfg(test)]
+mod tests {
+    use gpumon_core::profile::IDLE_CONTEXT;
+    use gpumon_core::share::Share as Of;
+    use gpumon_core::units::Megahertz;
+
+    use super::*;
+
+    /// A made-up model; `bulk` is its work.
+    fn row(model: &str, point: &space::Point, bulk: f64) -> ProfileRow {
+        let (b, f, s) = (f64::from(point.batch), f64::from(point.clock.0) / 1e3, point.share.fraction());
+        let ms = 3.0 + 2.0 / f + bulk * b / (s * f);
+        let mut row = ProfileRow::new(model, point.batch as i32, s, point.clock.0 as i32);
+        row.mig_slices = point.share.slices().map(i32::from);
+        let dynamic_w = 12.0 + 120.0 * s * f * (bulk * b / (s * f) / ms);
+        (row.avg_power_draw, row.dynamic_power_draw) = (Some(60.0 + dynamic_w), Some(dynamic_w));
+        (row.throughput, row.latency) = (Some(1e3 * b / ms), Some(ms));
+        row
+    }
+
+    fn candidates() -> Vec<Candidate> {
+        let mut all = Vec::new();
+        for share in [1, 2, 3, 4, 7].map(Of::Mig) {
+            for batch in [1, 4, 16] {
+                for clock in [210, 510, 810, 1110, 1410].map(Megahertz) {
+                    let point = space::Point { share, batch, clock, limit_w: None };
+                    all.push(Candidate { point, expected_s: 4.0 });
+                }
+            }
+        }
+        all
+    }
+
+    fn idle() -> Vec<ProfileRow> {
+        let idle =
+            |mhz| ProfileRow { avg_power_draw: Some(60.0), ..ProfileRow::new(IDLE_CONTEXT, 0, 1.0, mhz) };
+        [210, 510, 810, 1110, 1410].map(idle).into()
+    }
+
+    /// Measures a model until the chooser is done; gives how it ended.
+    fn sweep(chooser: &mut Adaptive, rows: &mut Vec<ProfileRow>, model: &str, bulk: f64) -> End {
+        let mut left = candidates();
+        loop {
+            match chooser.next(model, rows, &left) {
+                Choice::Next(i) => rows.push(row(model, &left.remove(i).point, bulk)),
+                Choice::Done(end) => return end,
+            }
+        }
+    }
+
+    fn adaptive(goal: &str, prior: &[ProfileRow]) -> Adaptive {
+        let gpumon_profile::design::Design::Adaptive(goal) = goal.parse().unwrap() else { unreachable!() };
+        Adaptive::new(goal, prior.to_vec(), None)
+    }
+
+    #[test]
+    fn a_chooser_that_begins_in_the_middle_chooses_what_one_from_the_start_does() {
+        let mut rows = idle();
+        let mut whole = adaptive("adaptive:0.2", &[]);
+        sweep(&mut whole, &mut rows, "a", 0.8);
+        sweep(&mut whole, &mut rows, "b", 3.0);
+        for (model, from, to) in [("a", 5, 20), ("b", 20, 35)] {
+            for stop in from..to {
+                let mut left = candidates();
+                let done: Vec<_> = rows[from..stop].iter().filter_map(point_of).collect();
+                left.retain(|c| !done.contains(&c.point));
+                let choice = adaptive("adaptive:0.2", &[]).next(model, &rows[..stop], &left);
+                let Choice::Next(i) = choice else { unreachable!("{choice:?}") };
+                assert_eq!(Some(left[i].point), point_of(&rows[stop]), "{model} at {stop}");
+            }
+        }
+    }
+
+    #[test]
+    fn known_models_save_points_and_caps_hold() {
+        let prior: Vec<ProfileRow> = [("x", 0.3), ("y", 1.5), ("z", 6.0)]
+            .iter()
+            .flat_map(|(name, bulk)| candidates().into_iter().map(move |c| row(name, &c.point, *bulk)))
+            .collect();
+        let points = |goal: &str, prior: &[ProfileRow]| {
+            let mut rows = idle();
+            let end = sweep(&mut adaptive(goal, prior), &mut rows, "a", 0.8);
+            (rows.len() - 5, end)
+        };
+        let (alone, with) = (points("adaptive:1,err=0.025", &[]), points("adaptive:1,err=0.025", &prior));
+        assert!(with.0 < alone.0, "{} with, {} without", with.0, alone.0);
+        for (count, end) in [alone, with] {
+            assert!(count >= FEWEST && end.reached == Some(true) && end.expected_error.unwrap() <= 0.025);
+        }
+        let (count, end) = points("adaptive:0.1,err=0.0001", &[]);
+        assert_eq!((count, end.reached), (8, Some(false)));
+        assert_eq!(points("adaptive:0.1", &[]).1.reached, None);
+    }
+
+    #[test]
+    fn failed_points_count_and_tell_nothing() {
+        let (mut rows, mut left) = (idle(), candidates());
+        let mut chooser = adaptive("adaptive:0.1", &[]);
+        while let Choice::Next(i) = chooser.next("a", &rows, &left) {
+            let failed = ProfileRow { valid: false, ..row("a", &left.remove(i).point, 1.0) };
+            rows.push(failed);
+        }
+        assert_eq!(rows.len(), 5 + 8);
+    }
+}
