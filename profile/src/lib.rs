@@ -30,6 +30,8 @@ pub mod protocol;
 pub mod space;
 pub mod stage;
 pub mod sweep;
+pub mod together;
+mod warmth;
 pub mod workload;
 
 pub use journal::{JournalError, path_of as journal_of};
