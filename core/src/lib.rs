@@ -25,6 +25,7 @@ pub mod header;
 pub mod profile;
 pub mod profile_io;
 pub mod rows;
+pub mod set;
 pub mod share;
 pub mod table;
 pub mod timing;

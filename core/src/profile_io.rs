@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 use crate::profile::ProfileRow;
 
 mod clean;
-mod parquet_file;
+pub(crate) mod parquet_file;
 mod text;
 
 pub use text::parse_csv;
@@ -88,11 +88,11 @@ pub enum ProfileError {
 }
 
 impl ProfileError {
-    fn file(path: &Path, what: impl Into<String>) -> Self {
+    pub(crate) fn file(path: &Path, what: impl Into<String>) -> Self {
         Self::File { path: path.into(), what: what.into() }
     }
 
-    fn io(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+    pub(crate) fn io(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |cause| Self::Io { doing, path: path.into(), cause }
     }
 }
@@ -131,11 +131,11 @@ pub fn is_writable_name(path: &Path) -> bool {
     matches!(extension(path).as_str(), "parquet" | "csv")
 }
 
-fn extension(path: &Path) -> String {
+pub(crate) fn extension(path: &Path) -> String {
     path.extension().map_or(String::new(), |e| e.to_string_lossy().to_ascii_lowercase())
 }
 
-fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_string_lossy();
     let temp = path.with_file_name(format!(".{name}.{}.tmp", std::process::id()));
     let written = File::create(&temp)

@@ -179,7 +179,7 @@ fn axis(levels: usize, count: usize, random: &mut SplitMix) -> Vec<usize> {
 }
 
 /// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): a design must not change with a library's version.
-struct SplitMix(u64);
+pub(crate) struct SplitMix(pub(crate) u64);
 
 impl SplitMix {
     fn next(&mut self) -> u64 {
@@ -193,7 +193,7 @@ impl SplitMix {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    fn below(&mut self, end: usize) -> usize {
+    pub(crate) fn below(&mut self, end: usize) -> usize {
         ((u128::from(self.next()) * end as u128) >> 64) as usize
     }
 }

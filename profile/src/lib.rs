@@ -39,6 +39,8 @@ pub mod shard;
 pub mod space;
 pub mod stage;
 pub mod sweep;
+pub mod together;
+mod warmth;
 pub mod workload;
 
 pub use journal::{JournalError, path_of as journal_of};

@@ -21,9 +21,7 @@ use gpumon_monitor::device::{Device, ReadError};
 use crate::interval::Mean;
 use crate::meter::{Measured, Meter};
 use crate::protocol::Protocol;
-
-/// A block of warm-up has at least so many batches.
-const BLOCK_BATCHES: usize = 2;
+use crate::warmth::Warmth;
 
 /// What a run gave.
 pub struct Run {
@@ -46,7 +44,7 @@ pub struct Phases<'a> {
 }
 
 enum Phase<'a> {
-    WarmUp { block_began: MonoUs, from: usize, before_ms: Option<f64> },
+    WarmUp(Warmth),
     Settle { until: MonoUs },
     Measure { meter: Meter<'a>, began: MonoUs, from: usize },
     Done { measured: Result<Measured, ReadError>, from: usize, to: usize },
@@ -56,7 +54,7 @@ impl<'a> Phases<'a> {
     /// Before the first batch.
     pub fn new(protocol: &'a Protocol, device: &'a dyn Device, clock: &'a dyn Clock) -> Self {
         let began = clock.mono();
-        let phase = Phase::WarmUp { block_began: began, from: 0, before_ms: None };
+        let phase = Phase::WarmUp(Warmth::new(began));
         Self { protocol, device, clock, began, phase, settled: true }
     }
 
@@ -70,20 +68,11 @@ impl<'a> Phases<'a> {
     pub fn tick(&mut self, times_ms: &[f64]) -> ControlFlow<()> {
         let (p, now) = (self.protocol, self.clock.mono());
         match &mut self.phase {
-            Phase::WarmUp { block_began, from, before_ms } => {
-                let block = times_ms.get(*from..).unwrap_or_default();
-                let over = now.since_us(self.began) >= us(p.warmup_max_s);
-                let full = now.since_us(*block_began) >= us(p.block_s) && block.len() >= BLOCK_BATCHES;
-                if !full && !over {
-                    return ControlFlow::Continue(());
-                }
-                let ms = percentile(block, 0.5);
-                let agree = before_ms.is_some_and(|before| (ms - before).abs() <= p.agreement * before);
-                if agree || over {
-                    self.settled = agree;
+            Phase::WarmUp(warmth) => {
+                let warm = warmth.is_warm(p, now, times_ms);
+                if warm || now.since_us(self.began) >= us(p.warmup_max_s) {
+                    self.settled = warm;
                     self.phase = Phase::Settle { until: now.plus_us(us(p.settle_s)) };
-                } else {
-                    (*block_began, *from, *before_ms) = (now, times_ms.len(), Some(ms));
                 }
             }
             Phase::Settle { until } => {
@@ -132,7 +121,7 @@ impl<'a> Phases<'a> {
 }
 
 /// Whether a measurement can end.
-fn enough(p: &Protocol, span_s: f64, batches: &[f64], meter: &Meter) -> bool {
+pub(crate) fn enough(p: &Protocol, span_s: f64, batches: &[f64], meter: &Meter) -> bool {
     if span_s < p.measure_min_s {
         return false;
     }

@@ -198,7 +198,7 @@ impl Bench<'_> {
         phases.finish(&times_ms).map_err(|lost| Failure::All(lost.into()))
     }
 
-    fn row(&self, model: &str, point: &Point) -> ProfileRow {
+    pub(crate) fn row(&self, model: &str, point: &Point) -> ProfileRow {
         // Sizes and clocks above 2³¹ are refused where spaces are made.
         let mut row =
             ProfileRow::new(model, point.batch as i32, point.share.fraction(), point.clock.0 as i32);

@@ -487,6 +487,9 @@ impl Workload for Stubborn {
             _ => Ok(()),
         }
     }
+    fn unload(&mut self) -> Result<(), WorkloadError> {
+        Ok(())
+    }
     fn run_batch(&mut self) -> Result<f64, WorkloadError> {
         Ok(40_000.0)
     }

@@ -36,6 +36,13 @@ pub struct ProfileArgs {
     /// Measure until the 95 % intervals of mean power and mean batch time are within this of their means, %
     #[arg(long, default_value_t = 1.0, value_name = "PCT", allow_negative_numbers = true, value_parser = parse::percent)]
     pub precision: f64,
+    /// Measure this many sets of two to four models at work on the GPU together instead, on shares of the lists that fit
+    /// together, chosen to be unlike each other
+    #[arg(long, value_name = "SETS", conflicts_with_all = ["design", "record"], value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub together: Option<u32>,
+    /// Profile of the same models alone: sets are chosen by it too, and slowdowns and dynamic power are told
+    #[arg(long, value_name = "PROFILE", requires = "together")]
+    pub alone: Option<PathBuf>,
     /// Python that runs PyTorch models [default: that of VIRTUAL_ENV, or python3]
     #[arg(long, value_name = "PATH")]
     pub python: Option<PathBuf>,

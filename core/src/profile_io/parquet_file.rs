@@ -35,12 +35,30 @@ fn broken(path: &Path, why: &dyn std::fmt::Display) -> ProfileError {
     ProfileError::file(path, format!("not readable as Parquet ({why}); was it cut off while it was copied?"))
 }
 
-fn decode(bytes: Vec<u8>, path: &Path) -> Result<Profile, ProfileError> {
+/// The batches of a Parquet file, and their schema. The library panics on some damaged files; the caller catches that.
+fn batches(bytes: Vec<u8>, path: &Path) -> Result<(Vec<RecordBatch>, Arc<Schema>), ProfileError> {
     let builder = ParquetRecordBatchReaderBuilder::try_new(bytes::Bytes::from(bytes));
     let builder = builder.map_err(|e| broken(path, &e))?;
     let schema = Arc::clone(builder.schema());
     let reader = builder.build().map_err(|e| broken(path, &e))?;
     let batches = reader.collect::<Result<Vec<_>, _>>().map_err(|e| broken(path, &e))?;
+    Ok((batches, schema))
+}
+
+/// The rows of any table that gpumon wrote.
+pub(crate) fn table_rows<T: Table>(bytes: Vec<u8>, path: &Path) -> Result<Vec<T>, ProfileError> {
+    let rows = || {
+        let mut rows = Vec::new();
+        for batch in batches(bytes, path)?.0 {
+            rows.extend(T::from_batch(&batch).map_err(|e| ProfileError::file(path, e.to_string()))?);
+        }
+        Ok(rows)
+    };
+    caught(rows).unwrap_or_else(|| Err(broken(path, &"its parts contradict each other")))
+}
+
+fn decode(bytes: Vec<u8>, path: &Path) -> Result<Profile, ProfileError> {
+    let (batches, schema) = batches(bytes, path)?;
     match schema.column_with_name(OURS) {
         Some(_) => ours(&batches, &schema, path),
         None => parse_csv(&as_csv(&batches, path)?, path),
@@ -96,11 +114,19 @@ fn as_csv(batches: &[RecordBatch], path: &Path) -> Result<String, ProfileError> 
 }
 
 pub(super) fn bytes(rows: &[ProfileRow], path: &Path) -> Result<Vec<u8>, ProfileError> {
-    encode(rows).map_err(|e| ProfileError::file(path, format!("cannot be made into Parquet: {e}")))
+    table_bytes(rows, rows.iter().any(|r| r.simulated == Some(true)), path)
 }
 
-fn encode(rows: &[ProfileRow]) -> Result<Vec<u8>, ParquetError> {
-    let simulated = rows.iter().any(|r| r.simulated == Some(true));
+/// Rows of any table. `simulated`: whether one of them is of a simulated GPU.
+pub(crate) fn table_bytes<T: Table>(
+    rows: &[T],
+    simulated: bool,
+    path: &Path,
+) -> Result<Vec<u8>, ProfileError> {
+    encode(rows, simulated).map_err(|e| ProfileError::file(path, format!("cannot be made into Parquet: {e}")))
+}
+
+fn encode<T: Table>(rows: &[T], simulated: bool) -> Result<Vec<u8>, ParquetError> {
     let says = |key: &str, value: String| KeyValue::new(key.to_owned(), value);
     let properties = WriterProperties::builder()
         .set_created_by(format!("gpumon {}", env!("CARGO_PKG_VERSION")))
@@ -108,10 +134,10 @@ fn encode(rows: &[ProfileRow]) -> Result<Vec<u8>, ParquetError> {
         .set_key_value_metadata(Some(vec![
             says("gpumon.version", env!("CARGO_PKG_VERSION").into()),
             says("gpumon.simulated", simulated.to_string()),
-            says("gpumon.table", ProfileRow::NAME.into()),
+            says("gpumon.table", T::NAME.into()),
         ]))
         .build();
-    let mut writer = ArrowWriter::try_new(Vec::new(), ProfileRow::schema(), Some(properties))?;
-    writer.write(&ProfileRow::to_batch(rows))?;
+    let mut writer = ArrowWriter::try_new(Vec::new(), T::schema(), Some(properties))?;
+    writer.write(&T::to_batch(rows))?;
     writer.into_inner()
 }

@@ -197,6 +197,11 @@ impl Workload for Commanded {
         Ok(())
     }
 
+    fn unload(&mut self) -> Result<(), WorkloadError> {
+        self.leave(None);
+        Ok(())
+    }
+
     fn run_batch(&mut self) -> Result<f64, WorkloadError> {
         let Some((share, _)) = self.loaded else {
             return Err(WorkloadError::Failed("no point is loaded; load one first".into()));

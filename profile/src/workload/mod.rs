@@ -46,6 +46,9 @@ pub trait Workload: Send {
     /// Makes the model ready for batches of the point's size in that seat.
     fn load(&mut self, point: &Point, seat: &Seat) -> Result<(), WorkloadError>;
 
+    /// Stops the model and gives its memory back; what was started for it stays.
+    fn unload(&mut self) -> Result<(), WorkloadError>;
+
     /// Runs one batch; gives its time, ms.
     fn run_batch(&mut self) -> Result<f64, WorkloadError>;
 

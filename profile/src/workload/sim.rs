@@ -81,6 +81,11 @@ impl Workload for Simulated {
         Ok(())
     }
 
+    fn unload(&mut self) -> Result<(), WorkloadError> {
+        self.running = None;
+        self.rest(true)
+    }
+
     fn run_batch(&mut self) -> Result<f64, WorkloadError> {
         let times = self.run(0, i64::MAX, &mut |_| ControlFlow::Continue(()))?;
         times.first().copied().ok_or_else(|| WorkloadError::Failed("no batch ran".into()))

@@ -31,6 +31,7 @@ use crate::output::{self, note};
 use crate::signals;
 
 mod ground;
+mod sets;
 
 use ground::{Ground, in_words};
 
@@ -113,6 +114,9 @@ pub fn run(args: &ProfileArgs) -> Result<u8> {
     if args.dry_run {
         ground.dry_run(wants, &space, &args.power_limits)?;
         return Ok(DONE);
+    }
+    if let Some(count) = args.together {
+        return sets::run(args, count, &ground, &workload, &space, wants);
     }
     let recording = match (&args.record, &ground.virtual_clock) {
         (Some(path), Some(clock)) => Some(Arc::new(record(path, args, &ground.device, clock)?)),
