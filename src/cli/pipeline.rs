@@ -77,10 +77,10 @@ pub struct ProfileArgs {
     #[arg(long, value_name = "W", allow_negative_numbers = true, value_parser = parse::positive)]
     pub cap_w: Option<f64>,
     /// Only this part of the points, I of 1 to N, for as many GPUs or jobs; put together with `gpumon merge`
-    #[arg(long, value_name = "I/N", conflicts_with = "from")]
+    #[arg(long, value_name = "I/N", conflicts_with_all = ["from", "together"])]
     pub shard: Option<Shard>,
     /// Answer from this full profile instead of a GPU, to compare designs
-    #[arg(long, value_name = "GRID", conflicts_with_all = ["workload", "device", "gpu", "clocks", "power_limits", "precision", "python", "dry_run", "slices", "shares", "batches", "record"])]
+    #[arg(long, value_name = "GRID", conflicts_with_all = ["workload", "together", "device", "gpu", "clocks", "power_limits", "precision", "python", "dry_run", "slices", "shares", "batches", "record"])]
     pub from: Option<PathBuf>,
     /// Models of GRID to replay, in this order [default: all]
     #[arg(long, value_delimiter = ',', value_name = "LIST", requires = "from")]
