@@ -190,7 +190,7 @@ fn run(
             return sorted(&model, error).map(Err);
         }
     }
-    Ok(watched.map_err(MeasureError::Gpu)?)
+    watched.map_err(MeasureError::Gpu)
 }
 
 fn lock(told: &Mutex<Told>) -> std::sync::MutexGuard<'_, Told> {
