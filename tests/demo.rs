@@ -47,7 +47,7 @@ fn the_demo_runs_the_commands_and_leaves_a_page() {
     }
     let summary = gpumon(desk.path(), &["summary", "it's here/sweep", "--json"]);
     let summary: Value = serde_json::from_slice(&summary.stdout).unwrap();
-    assert!(summary["duration_s"].as_f64().unwrap() > 3_000.0 && summary["missed_ticks"] == 0);
+    assert!(summary["duration_s"].as_f64().unwrap() > 300.0 && summary["missed_ticks"] == 0);
 
     // A command that the page shows does the same again.
     let command = report["commands"][1].as_str().unwrap();

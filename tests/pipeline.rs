@@ -49,7 +49,7 @@ impl Desk {
 #[test]
 fn a_workload_becomes_a_plan() {
     let desk = Desk::new();
-    desk.works("profile -w w.toml -o p.parquet --design lhs:0.2");
+    desk.works("profile --device sim:a100 -w w.toml -o p.parquet --design lhs:0.2");
     let quality = desk.works("fit p.parquet -o m.json");
     assert!(quality.contains("simulated") && quality.contains("bert-like"), "{quality}");
 
@@ -97,13 +97,13 @@ fn a_workload_becomes_a_plan() {
     }
     desk.fails("place -w w.toml --models m.json -o measured.json", "--force");
     desk.fails("fit p.parquet -o m.json", "--force");
-    desk.fails("profile -w w.toml -o p.parquet", "exists already");
+    desk.fails("profile --device sim:a100 -w w.toml -o p.parquet", "exists already");
 }
 
 #[test]
 fn a_sweep_can_be_recorded_and_held_out_points_seen() {
     let desk = Desk::new();
-    desk.works("profile -w w.toml -o p.csv --design lhs:0.1 --record sweep");
+    desk.works("profile --device sim:a100 -w w.toml -o p.csv --design lhs:0.1 --record sweep");
     let summary: Value = serde_json::from_str(&desk.works("summary sweep --json")).unwrap();
     let rows = fs::read_to_string(desk.path().join("p.csv")).unwrap().lines().count() - 1;
     assert_eq!(summary["events"]["mark"], rows, "a mark a row");
@@ -118,17 +118,17 @@ fn a_sweep_can_be_recorded_and_held_out_points_seen() {
     let (measured, predicted): (f64, f64) = (cells[5].parse().unwrap(), cells[6].parse().unwrap());
     assert!((predicted / measured - 1.0).abs() < 0.5, "{first}");
     desk.fails("fit p.csv -o m2.json --held-out h.csv", "--force");
-    desk.fails("profile -w w.toml -o p2.csv --record sweep", "exists");
+    desk.fails("profile --device sim:a100 -w w.toml -o p2.csv --record sweep", "exists");
     assert!(!desk.path().join("m2.json").exists() && !desk.path().join("p2.csv").exists());
     fs::write(desk.path().join("p3.csv.journal"), "").unwrap();
-    desk.fails("profile -w w.toml -o p3.csv --record sweep3", "leave --record out");
+    desk.fails("profile --device sim:a100 -w w.toml -o p3.csv --record sweep3", "leave --record out");
 }
 
 #[test]
 fn an_infeasible_model_is_named_with_what_is_nearest() {
     let desk = Desk::new();
     fs::write(desk.path().join("tight.toml"), WORKLOAD.replace("120", "0.001")).unwrap();
-    desk.works("profile -w w.toml -o p.csv --design lhs:0.1");
+    desk.works("profile --device sim:a100 -w w.toml -o p.csv --design lhs:0.1");
     desk.fails("place -w tight.toml --profile p.csv -o plan.json", "bert-like");
     assert!(!desk.path().join("plan.json").exists(), "nothing is left under the final name");
     desk.fails("place -w w.toml --profile p.csv --system nobody", "enertune");
@@ -152,7 +152,7 @@ fn bad_files_are_named_with_line_and_column() {
     write("unknown.toml", &WORKLOAD.replace("bert-like", "no-such-model"));
     write("nothing.toml", "[cluster]\ngpu = \"a100\"\n");
     write("load.toml", &WORKLOAD.replace("rate_rps = 60\n", "rate_rps = 60\nmax_load = 0\n"));
-    desk.works("profile -w w.toml -o good.csv --design lhs:0.1");
+    desk.works("profile --device sim:a100 -w w.toml -o good.csv --design lhs:0.1");
     desk.works("fit good.csv -o good.json --form physical");
     write("gpu.toml", &WORKLOAD.replace("a100", "b7"));
     write("future.json", "{\"schema\": 99, \"gpumon_version\": \"9.9\"}");
@@ -169,7 +169,7 @@ fn bad_files_are_named_with_line_and_column() {
             "no model `no-such-model`; it has resnet50-like",
         ),
         ("place -w unknown.toml --profile good.csv -o plan.json", "`no-such-model` has no usable row"),
-        ("profile -w unknown.toml -o p.csv", "sim:resnet50-like"),
+        ("profile --device sim:a100 -w unknown.toml -o p.csv", "sim:resnet50-like"),
         ("place -w nothing.toml --profile good.csv -o plan.json", "no [[model]] is listed"),
         ("place -w load.toml --profile good.csv -o plan.json", "max_load of `bert-like`"),
         ("place -w w.toml --profile good.csv --emit sh", "--emit-to"),
@@ -177,9 +177,9 @@ fn bad_files_are_named_with_line_and_column() {
         ("place -w gpu.toml --profile negative.csv", "cluster.gpu"),
         ("place -w w.toml", "--models"),
         ("predict future.json --points short.csv", "99"),
-        ("profile -w w.toml -o p.txt", "p.txt"),
-        ("profile -w w.toml -o p.csv --device nvml", "sim:a100"),
-        ("profile -w w.toml -o p.csv --slices 5", "5"),
+        ("profile --device sim:a100 -w w.toml -o p.txt", "p.txt"),
+        ("profile -w w.toml -o p.csv --device odd", "sim:"),
+        ("profile --device sim:a100 -w w.toml -o p.csv --slices 5", "5"),
     ] {
         desk.fails(args, says);
     }

@@ -182,12 +182,12 @@ fn outputs_that_are_inputs_or_each_other_are_refused() {
         "place -w w.toml --models m.json -o m.json --force",
         "place -w w.toml --models m.json -o w.toml --force",
         "place -w w.toml --models m.json -o s/gpu0.sh --emit sh --emit-to s --force",
-        "profile -w w.toml -o same.csv --record same.csv",
+        "profile --device sim:a100 -w w.toml -o same.csv --record same.csv",
     ] {
         desk.fails(args, "of the same command");
     }
     fs::copy(desk.path("w.toml"), desk.path("x.csv.journal")).unwrap();
-    desk.fails("profile -w x.csv.journal -o x.csv", "of the same command");
+    desk.fails("profile --device sim:a100 -w x.csv.journal -o x.csv", "of the same command");
 }
 
 #[test]
@@ -258,7 +258,7 @@ fn another_kind_of_gpu_than_the_workloads_is_refused() {
     let desk = Desk::new();
     desk.write("h200.toml", &WORKLOAD.replace("a100", "h200"));
     desk.fails(
-        "profile -w h200.toml -o p.csv",
+        "profile --device sim:a100 -w h200.toml -o p.csv",
         "(simulated)`, an a100, but cluster.gpu of the workload is `h200`",
     );
     let named =
@@ -278,9 +278,9 @@ fn mps_shares_are_swept_and_placed() {
         let text = WORKLOAD.replace("name = \"m\"", name).replace("\"mig\"", &format!("\"{sharing}\""));
         desk.write(&format!("{sharing}-sim.toml"), &text);
     }
-    desk.fails("profile -w mps-sim.toml -o p.csv --slices 1,2", "--slices is for MIG");
-    desk.fails("profile -w mig-sim.toml -o p.csv --shares 50", "--shares is for MPS");
-    let (json, _) = desk.works("profile -w mps-sim.toml -o p.csv --shares 25,50,100 --design lhs:0.3 --json");
+    desk.fails("profile --device sim:a100 -w mps-sim.toml -o p.csv --slices 1,2", "--slices is for MIG");
+    desk.fails("profile --device sim:a100 -w mig-sim.toml -o p.csv --shares 50", "--shares is for MPS");
+    let (json, _) = desk.works("profile --device sim:a100 -w mps-sim.toml -o p.csv --shares 25,50,100 --design lhs:0.3 --json");
     let report: Value = serde_json::from_str(&json).unwrap();
     assert_eq!((&report["simulated"], &report["finished"]), (&true.into(), &true.into()));
     let text = desk.read("p.csv");
@@ -306,7 +306,7 @@ fn a_stopped_sweep_says_how_it_goes_on() {
     ] {
         // A signal that arrives before the first row stops the sweep there; the full design takes long enough.
         let script = format!(
-            "exec 2>err; rm -f p.csv.journal; {} profile -w sim.toml -o p.csv{record} & \
+            "exec 2>err; rm -f p.csv.journal; {} profile --device sim:a100 -w sim.toml -o p.csv{record} & \
              until [ -s p.csv.journal ]; do sleep 0.01; done; kill -{signal} $!; wait $!",
             env!("CARGO_BIN_EXE_gpumon")
         );
@@ -317,8 +317,8 @@ fn a_stopped_sweep_says_how_it_goes_on() {
         assert!(!desk.path("p.csv").exists());
     }
     desk.works("summary rec --json");
-    desk.fails("profile -w sim.toml -o p.csv --record rec3", "leave --record out");
-    desk.works("profile -w sim.toml -o p.csv");
+    desk.fails("profile --device sim:a100 -w sim.toml -o p.csv --record rec3", "leave --record out");
+    desk.works("profile --device sim:a100 -w sim.toml -o p.csv");
 }
 
 #[test]
@@ -377,7 +377,7 @@ fn values_out_of_range_are_said_with_the_range() {
     desk.fails(&format!("{place} --gpus -1"), "1..");
     desk.fails("fit mig.csv -o m.json --holdout -0.5", "between 0 and 1");
     desk.fails("fit mig.csv -o m.json --cap-w -5", "positive number of watts");
-    desk.fails("profile -w w.toml -o p.csv --slices -1", "1..=7");
+    desk.fails("profile --device sim:a100 -w w.toml -o p.csv --slices -1", "1..=7");
     desk.fails(&format!("{place} --batches -1"), "1..=1000000");
     desk.write("base2.csv", "frequency_mhz,static_w,fan_w,idle_w\n600,x,0,1\n");
     desk.fails(&place.replace("base.csv", "base2.csv"), "`base2.csv`: line 2, column `static_w`: found `x`");
