@@ -280,7 +280,9 @@ fn mps_shares_are_swept_and_placed() {
     }
     desk.fails("profile --device sim:a100 -w mps-sim.toml -o p.csv --slices 1,2", "--slices is for MIG");
     desk.fails("profile --device sim:a100 -w mig-sim.toml -o p.csv --shares 50", "--shares is for MPS");
-    let (json, _) = desk.works("profile --device sim:a100 -w mps-sim.toml -o p.csv --shares 25,50,100 --design lhs:0.3 --json");
+    let (json, _) = desk.works(
+        "profile --device sim:a100 -w mps-sim.toml -o p.csv --shares 25,50,100 --design lhs:0.3 --json",
+    );
     let report: Value = serde_json::from_str(&json).unwrap();
     assert_eq!((&report["simulated"], &report["finished"]), (&true.into(), &true.into()));
     let text = desk.read("p.csv");
