@@ -16,7 +16,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
-use gpumon_core::units::{MonoUs, WallUs};
+use gpumon_core::units::{MonoUs, US_PER_S, WallUs};
 use serde::{Deserialize, Serialize};
 
 use crate::script::ScriptError;
@@ -122,6 +122,9 @@ fn whole_lines(file: &mut File, from: u64) -> io::Result<(Vec<u8>, u64)> {
     Ok((text, end))
 }
 
+/// Processes that start together look at the clock within this, µs.
+const TOGETHER_US: i64 = 60 * US_PER_S;
+
 impl Log {
     /// A log that this process keeps for itself.
     pub(crate) fn in_memory(header: Header) -> Self {
@@ -145,7 +148,8 @@ impl Log {
         };
         let found: Header = serde_json::from_slice(first)
             .map_err(|_| error("this is no state of a fake library; name another file".into()))?;
-        if found.zero_mono_us > fresh.zero_mono_us {
+        // Of processes that start together one may have looked at the clock before another began the state.
+        if found.zero_mono_us.saturating_sub(fresh.zero_mono_us) > TOGETHER_US {
             return Err(error("it is from before this machine's last start; delete it".into()));
         }
         if (found.fakenvml, &found.gpus) != (fresh.fakenvml, &fresh.gpus) {
@@ -250,7 +254,9 @@ mod tests {
         Log::open(&path, header()).unwrap();
         let other = Log::open(&path, Header::new(MonoUs(5), WallUs(7), "y".into()));
         assert!(other.unwrap_err().to_string().contains("other GPUs"));
-        let earlier = Log::open(&path, Header::new(MonoUs(4), WallUs(7), "x".into()));
+        let beside = Header::new(MonoUs(4), WallUs(7), "x".into());
+        assert!(Log::open(&path, beside).is_ok(), "it started together with who began the state");
+        let earlier = Log::open(&path, Header::new(MonoUs(-TOGETHER_US), WallUs(7), "x".into()));
         assert!(earlier.unwrap_err().to_string().contains("last start"));
     }
 }
