@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use gpumon_core::clock::{Clock, VirtualClock};
 use gpumon_core::profile::{IDLE, IDLE_CONTEXT, ProfileRow};
 use gpumon_core::profile_io;
+use gpumon_core::set::SetRow;
 use gpumon_core::share::Share;
 use gpumon_core::units::{Megahertz, Millijoules, Milliwatts, MonoUs, WallUs};
 use gpumon_monitor::device::sim::{SimDevice, named};
@@ -568,14 +569,18 @@ fn every_simulated_model_passes_the_same_checks() {
 
 #[test]
 fn the_page_lists_the_columns_that_there_are() {
-    const BEGIN: &str = "<!-- columns -->\n";
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/profiling.md");
+    let with = |text: String, begin: &str, end: &str, table: String| {
+        let (before, rest) = text.split_once(begin).unwrap();
+        let (_, after) = rest.split_once(end).unwrap();
+        let table = table.split_once("\n\n").unwrap().1;
+        format!("{before}{begin}\n{table}\n{end}{after}")
+    };
     let text = std::fs::read_to_string(path).unwrap();
-    let (before, rest) = text.split_once(BEGIN).unwrap();
-    let (_, after) = rest.split_once("<!-- end -->").unwrap();
     let table = gpumon_core::table::markdown::<ProfileRow>();
-    let table = table.split_once("\n\n").unwrap().1;
-    let wanted = format!("{before}{BEGIN}\n{table}\n<!-- end -->{after}");
+    let wanted = with(text, "<!-- columns -->\n", "<!-- end -->", table);
+    let sets = gpumon_core::table::markdown::<SetRow>();
+    let wanted = with(wanted, "<!-- set columns -->\n", "<!-- set end -->", sets);
     if std::env::var_os("GPUMON_BLESS").is_some() {
         std::fs::write(path, &wanted).unwrap();
     }

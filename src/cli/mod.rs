@@ -67,7 +67,7 @@ pub enum Command {
     /// Wait for the end of standard input, then put back what a journal lists
     #[command(name = "__janitor", hide = true)]
     Janitor(control::JanitorArgs),
-    /// Sweep models over share, clock and batch size (simulated so far)
+    /// Sweep models over share, clock and batch size
     Profile(pipeline::ProfileArgs),
     /// Put the profiles of a sweep's parts together
     Merge(pipeline::MergeArgs),

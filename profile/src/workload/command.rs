@@ -21,18 +21,30 @@ use super::{Tick, Workload, WorkloadError};
 use crate::space::Point;
 use crate::stage::Seat;
 
-/// A worker that starts may take so long until it says hello: imports over a network take a while.
-const HELLO_WITHIN: Duration = Duration::from_secs(180);
-/// An ask other than running takes no longer.
-const ANSWER_WITHIN: Duration = Duration::from_secs(120);
-/// A run that was stopped or is over ends its last batch within this.
-const LAST_BATCH_WITHIN: Duration = Duration::from_secs(120);
+/// How long a worker is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// Until it says hello: imports over a network take a while.
+    pub hello: Duration,
+    /// Until it answers an ask other than running.
+    pub answer: Duration,
+    /// Until it ends a run that was stopped or is over.
+    pub last_batch: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        let two_minutes = Duration::from_secs(120);
+        Self { hello: Duration::from_secs(180), answer: two_minutes, last_batch: two_minutes }
+    }
+}
 
 /// A model served by a command.
 pub struct Commanded {
     name: String,
     argv: Vec<String>,
     clock: Arc<dyn Clock>,
+    patience: Patience,
     processes: HashMap<Share, Process>,
     loaded: Option<(Share, Option<u64>)>,
     /// Where the last model was loaded, loaded still or not: its memory is given back before another is.
@@ -42,14 +54,27 @@ pub struct Commanded {
 impl Commanded {
     /// The model `name`, served by a program with its arguments.
     pub fn new(name: &str, argv: Vec<String>, clock: Arc<dyn Clock>) -> Self {
-        Self { name: name.into(), argv, clock, processes: HashMap::new(), loaded: None, holds: None }
+        Self {
+            name: name.into(),
+            argv,
+            clock,
+            patience: Patience::default(),
+            processes: HashMap::new(),
+            loaded: None,
+            holds: None,
+        }
+    }
+
+    /// The same, waited for no longer than this.
+    pub fn with_patience(self, patience: Patience) -> Self {
+        Self { patience, ..self }
     }
 
     /// The process of a seat, which is started if there is none.
     fn process(&mut self, seat: &Seat) -> Result<&mut Process, WorkloadError> {
         if !self.processes.contains_key(&seat.share) {
             let mut process = Process::start(&self.argv, &seat.env).map_err(failed)?;
-            hello(&mut process)?;
+            hello(&mut process, self.patience.hello)?;
             self.processes.insert(seat.share, process);
         }
         self.processes
@@ -59,10 +84,11 @@ impl Commanded {
 
     /// One ask of the process of a share and its answer. A process that breaks is forgotten.
     fn asked(&mut self, share: Share, ask: &Ask, what: &str) -> Result<Answer, WorkloadError> {
+        let within = self.patience.answer;
         let Some(process) = self.processes.get_mut(&share) else {
             return Err(WorkloadError::Failed("no point is loaded; load one first".into()));
         };
-        let answer = process.ask(ask).and_then(|()| process.answer_within(ANSWER_WITHIN, what));
+        let answer = process.ask(ask).and_then(|()| process.answer_within(within, what));
         match answer {
             Ok(Answer { error: Some(trouble), .. }) => Err(self.trouble(share, trouble)),
             Ok(answer) => Ok(answer),
@@ -104,18 +130,20 @@ impl Commanded {
     fn follow(
         process: &mut Process,
         clock: &dyn Clock,
-        (limit_us, tick_us): (i64, i64),
+        (limit_us, tick_us, last_batch): (i64, i64, Duration),
         tick: &mut Tick<'_>,
     ) -> Result<Vec<f64>, FollowError> {
         let (start, mut next_us) = (clock.mono(), tick_us.max(1));
         let (mut times_ms, mut stopped) = (Vec::new(), false);
-        let end_us = limit_us.saturating_add(LAST_BATCH_WITHIN.as_micros() as i64);
+        let last_batch_us = last_batch.as_micros() as i64;
+        let mut end_us = limit_us.saturating_add(last_batch_us);
         loop {
             let past_us = clock.mono().since_us(start);
             if past_us > end_us {
                 return Err(FollowError::Broken(process.broken("did not end its run")));
             }
-            let wait_us = if stopped { US_PER_S } else { (next_us - past_us).clamp(0, US_PER_S) };
+            let until_us = if stopped { end_us } else { next_us };
+            let wait_us = (until_us - past_us).clamp(0, US_PER_S);
             let answer =
                 process.answer(Duration::from_micros(wait_us as u64)).map_err(FollowError::Broken)?;
             if let Some(answer) = answer {
@@ -132,6 +160,7 @@ impl Commanded {
                 if tick(&times_ms).is_break() {
                     process.ask(&Ask::Stop).map_err(FollowError::Broken)?;
                     stopped = true;
+                    end_us = end_us.min(past_us.saturating_add(last_batch_us));
                 }
                 // Ticks that were missed are not made up for.
                 next_us = (past_us / tick_us.max(1) + 1) * tick_us.max(1);
@@ -150,8 +179,8 @@ fn failed(broken: Broken) -> WorkloadError {
 }
 
 /// Waits until the worker is there, and looks at its version.
-fn hello(process: &mut Process) -> Result<(), WorkloadError> {
-    let answer = process.answer_within(HELLO_WITHIN, "hello").map_err(failed)?;
+fn hello(process: &mut Process, within: Duration) -> Result<(), WorkloadError> {
+    let answer = process.answer_within(within, "hello").map_err(failed)?;
     if let Some(trouble) = answer.error {
         return Err(WorkloadError::Failed(trouble.message));
     }
@@ -182,7 +211,7 @@ impl Workload for Commanded {
             started.push((seat.share, Process::start(&self.argv, &seat.env).map_err(failed)?));
         }
         for (share, mut process) in started {
-            hello(&mut process)?;
+            hello(&mut process, self.patience.hello)?;
             self.processes.insert(share, process);
         }
         Ok(())
@@ -217,12 +246,15 @@ impl Workload for Commanded {
         let Some((share, process)) = share.and_then(|s| Some((s, self.processes.get_mut(&s)?))) else {
             return Err(WorkloadError::Failed("no point is loaded; load one first".into()));
         };
-        let seconds = limit_us as f64 / US_PER_S as f64;
+        let (seconds, last_batch) = (limit_us as f64 / US_PER_S as f64, self.patience.last_batch);
         let times = process.ask(&Ask::Run { seconds }).map_err(FollowError::Broken);
-        let times =
-            times.and_then(|()| Self::follow(process, self.clock.as_ref(), (limit_us, tick_us), tick));
+        let times = times
+            .and_then(|()| Self::follow(process, self.clock.as_ref(), (limit_us, tick_us, last_batch), tick));
         match times {
-            Ok(times) if times.is_empty() => Err(WorkloadError::Failed("no batch ran".into())),
+            Ok(times) if times.is_empty() => {
+                self.forget(share);
+                Err(WorkloadError::Failed("no batch ran".into()))
+            }
             Ok(times) => Ok(times),
             Err(FollowError::Trouble(trouble)) => Err(self.trouble(share, trouble)),
             Err(FollowError::Broken(broken)) => {

@@ -89,7 +89,7 @@ impl Process {
     /// The answer that has to come within a time.
     pub(super) fn answer_within(&mut self, within: Duration, to: &str) -> Result<Answer, Broken> {
         let answer = self.answer(within)?;
-        answer.ok_or_else(|| self.broken(&format!("did not answer `{to}` within {} s", within.as_secs())))
+        answer.ok_or_else(|| self.broken(&format!("did not answer `{to}` within {within:?}")))
     }
 
     /// What is wrong with it, with its exit status and the last that it wrote to standard error. Kills it.
