@@ -188,9 +188,12 @@ impl Bench<'_> {
     ) -> Result<Run, Failure> {
         row.clock_locked = Some(self.stage.clock(point.clock).map_err(Failure::stage)?);
         self.stage.limit(point.limit_w).map_err(Failure::stage)?;
-        let seat = self.stage.seat(point.share).map_err(Failure::stage)?;
         let name = workload.name().to_owned();
         let failed = |error| Failure::workload(&name, error);
+        if !self.stage.stays(point.share) {
+            workload.quit().map_err(failed)?;
+        }
+        let seat = self.stage.seat(point.share).map_err(Failure::stage)?;
         workload.load(point, &seat).map_err(failed)?;
         let mut phases = Phases::new(self.protocol, self.device, self.clock);
         let (limit_us, tick_us) = (phases.limit_us(), us(self.protocol.block_s / 4.0));

@@ -20,7 +20,7 @@ use crate::protocol::{Bench, Protocol};
 use crate::space::{Point, Space};
 use crate::stage::{Seat, SimStage, Stage as _, StageError};
 use crate::sweep::{Outcome, Sweep, SweepError};
-use crate::workload::{Context, Tick, Workload, WorkloadError, open};
+use crate::workload::{Context, Tick, Workload, WorkloadError, of_model, open, torch};
 
 struct Stage {
     settings: SimStage,
@@ -599,4 +599,21 @@ fn unknown_workloads_are_explained() {
     assert!(explain("cuda:x").contains("`sim:MODEL`"));
     assert!(explain("sim:alexnet").contains("`sim:resnet50-like`"));
     assert!(explain("sim:bert-like").contains("--device sim:a100"));
+}
+
+#[test]
+fn models_are_opened_as_the_workload_file_says() {
+    let clock: Arc<dyn Clock> = Arc::new(VirtualClock::new(WallUs(0)));
+    let context = Context { clock, sim: None, python: Some("/no/python".into()) };
+    let argv = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+    let opened = of_model("m", Some(&argv(&["python3", "w.py"])), &context).unwrap();
+    assert_eq!(opened.name(), "m");
+    let error = of_model("m", Some(&argv(&["torch:resnet50"])), &context).err().unwrap().to_string();
+    assert!(error.contains("`/no/python` cannot be run"), "{error}");
+    let error = of_model("m", None, &context).err().unwrap().to_string();
+    assert!(error.contains("`torch:m`") && error.contains("`torch:resnet50`"), "{error}");
+    for (model, _) in torch::MODELS {
+        let page = include_str!("../../docs/profiling.md");
+        assert!(page.contains(&format!("`torch:{model}`")), "docs/profiling.md does not list {model}");
+    }
 }

@@ -1,7 +1,7 @@
 //! A real GPU, through the monitor's control half with its guards.
 //!
 //! Rule: only what the sweep sweeps is touched; what is not swept is left as it was found, and needs no privilege. A limit
-//! of `None` is the one that was found.
+//! of `None` is the one that was found. A MIG instance stays for as long as points ask for its size.
 //! Cases: a setting that the GPU refuses spoils the point, a missing privilege or a lost GPU ends the sweep.
 
 use gpumon_core::share::Share;
@@ -17,12 +17,14 @@ pub struct GpuStage {
     wants: control::Wants,
     uuid: String,
     limited: bool,
+    /// The MIG instance that exists.
+    instance: Option<Seat>,
 }
 
 impl GpuStage {
     /// A stage that touches what `wants` says. `uuid`: the GPU's.
     pub fn new(stage: control::Stage, wants: control::Wants, uuid: String) -> Self {
-        Self { stage, wants, uuid, limited: false }
+        Self { stage, wants, uuid, limited: false, instance: None }
     }
 }
 
@@ -49,9 +51,19 @@ impl Stage for GpuStage {
         }
     }
 
+    fn stays(&self, share: Share) -> bool {
+        !self.wants.mig || self.instance.as_ref().is_some_and(|seat| seat.share == share)
+    }
+
     fn seat(&mut self, share: Share) -> Result<Seat, StageError> {
+        if let Some(instance) = self.instance.as_ref().filter(|seat| seat.share == share) {
+            return Ok(instance.clone());
+        }
+        self.instance = None;
         let seat = self.stage.seat(share)?;
-        Ok(Seat { share, env: seat.env })
+        let seat = Seat { share, env: seat.env };
+        self.instance = Some(&seat).filter(|_| self.wants.mig).cloned();
+        Ok(seat)
     }
 
     fn whole(&mut self) -> Result<Seat, StageError> {
@@ -67,6 +79,7 @@ impl Stage for GpuStage {
     }
 
     fn restore(&mut self) -> Result<(), StageError> {
+        self.instance = None;
         let failed = self.stage.restore().failed;
         match failed.is_empty() {
             true => Ok(()),

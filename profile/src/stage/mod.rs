@@ -8,7 +8,7 @@
 //! Rule: what is set is set before the workload is loaded, and `restore` gives the GPU back as it was found. A stage
 //! that leaves clocks alone says so, and the row says it too.
 //! Cases: seats under MPS exist side by side, so the processes of all shares can be started together; a MIG instance
-//! exists only while its layout does.
+//! exists only while its layout does, and whatever runs on it has to go before another takes its place.
 //! Not done here: how a GPU is set ([`gpumon_monitor`]'s control half), and whether the clock was reached, which the
 //! protocol looks at.
 
@@ -50,6 +50,12 @@ pub trait Stage {
 
     /// Sets a power limit, W; `None` is the limit that was found.
     fn limit(&mut self, limit_w: Option<u32>) -> Result<(), StageError>;
+
+    /// Whether the seat of a share can be had while what sits elsewhere stays there.
+    fn stays(&self, share: Share) -> bool {
+        let _ = share;
+        self.seats_coexist()
+    }
 
     /// The seat of a share.
     fn seat(&mut self, share: Share) -> Result<Seat, StageError>;

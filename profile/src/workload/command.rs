@@ -9,7 +9,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gpumon_core::clock::Clock;
 use gpumon_core::share::Share;
@@ -23,19 +23,25 @@ use crate::stage::Seat;
 
 /// How long a worker is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
-    /// Until it says hello: imports over a network take a while.
+pub struct Timeouts {
+    /// From its start until it says hello: imports over a network take a while.
     pub hello: Duration,
-    /// Until it answers an ask other than running.
+    /// An ask other than running.
     pub answer: Duration,
-    /// Until it ends a run that was stopped or is over.
+    /// The last batch of a run that was stopped or is over.
     pub last_batch: Duration,
+    /// From being asked to quit to its end.
+    pub quit: Duration,
 }
 
-impl Default for Patience {
+impl Default for Timeouts {
     fn default() -> Self {
-        let two_minutes = Duration::from_secs(120);
-        Self { hello: Duration::from_secs(180), answer: two_minutes, last_batch: two_minutes }
+        Self {
+            hello: Duration::from_secs(180),
+            answer: Duration::from_secs(120),
+            last_batch: Duration::from_secs(120),
+            quit: Duration::from_secs(2),
+        }
     }
 }
 
@@ -44,7 +50,7 @@ pub struct Commanded {
     name: String,
     argv: Vec<String>,
     clock: Arc<dyn Clock>,
-    patience: Patience,
+    timeouts: Timeouts,
     processes: HashMap<Share, Process>,
     loaded: Option<(Share, Option<u64>)>,
     /// Where the last model was loaded, loaded still or not: its memory is given back before another is.
@@ -54,27 +60,20 @@ pub struct Commanded {
 impl Commanded {
     /// The model `name`, served by a program with its arguments.
     pub fn new(name: &str, argv: Vec<String>, clock: Arc<dyn Clock>) -> Self {
-        Self {
-            name: name.into(),
-            argv,
-            clock,
-            patience: Patience::default(),
-            processes: HashMap::new(),
-            loaded: None,
-            holds: None,
-        }
+        let (timeouts, processes) = (Timeouts::default(), HashMap::new());
+        Self { name: name.into(), argv, clock, timeouts, processes, loaded: None, holds: None }
     }
 
-    /// The same, waited for no longer than this.
-    pub fn with_patience(self, patience: Patience) -> Self {
-        Self { patience, ..self }
+    /// The same with other times to wait.
+    pub fn with_timeouts(self, timeouts: Timeouts) -> Self {
+        Self { timeouts, ..self }
     }
 
     /// The process of a seat, which is started if there is none.
     fn process(&mut self, seat: &Seat) -> Result<&mut Process, WorkloadError> {
         if !self.processes.contains_key(&seat.share) {
             let mut process = Process::start(&self.argv, &seat.env).map_err(failed)?;
-            hello(&mut process, self.patience.hello)?;
+            hello(&mut process, self.timeouts.hello)?;
             self.processes.insert(seat.share, process);
         }
         self.processes
@@ -84,11 +83,10 @@ impl Commanded {
 
     /// One ask of the process of a share and its answer. A process that breaks is forgotten.
     fn asked(&mut self, share: Share, ask: &Ask, what: &str) -> Result<Answer, WorkloadError> {
-        let within = self.patience.answer;
         let Some(process) = self.processes.get_mut(&share) else {
             return Err(WorkloadError::Failed("no point is loaded; load one first".into()));
         };
-        let answer = process.ask(ask).and_then(|()| process.answer_within(within, what));
+        let answer = process.ask(ask).and_then(|()| process.answer_within(self.timeouts.answer, what));
         match answer {
             Ok(Answer { error: Some(trouble), .. }) => Err(self.trouble(share, trouble)),
             Ok(answer) => Ok(answer),
@@ -110,6 +108,14 @@ impl Commanded {
         }
     }
 
+    /// Has all processes quit, together.
+    fn end_all(&mut self) {
+        let mut ending: Vec<Process> = self.processes.drain().map(|(_, process)| process).collect();
+        ending.iter_mut().for_each(Process::ask_to_quit);
+        let until = Instant::now() + self.timeouts.quit;
+        ending.into_iter().for_each(|process| process.end_by(until));
+    }
+
     fn forget(&mut self, share: Share) {
         self.processes.remove(&share);
         self.loaded = None;
@@ -129,21 +135,20 @@ impl Commanded {
     /// Takes what a run says until it is done or broken.
     fn follow(
         process: &mut Process,
-        clock: &dyn Clock,
-        (limit_us, tick_us, last_batch): (i64, i64, Duration),
+        (clock, last_batch): (&dyn Clock, Duration),
+        (limit_us, tick_us): (i64, i64),
         tick: &mut Tick<'_>,
     ) -> Result<Vec<f64>, FollowError> {
         let (start, mut next_us) = (clock.mono(), tick_us.max(1));
         let (mut times_ms, mut stopped) = (Vec::new(), false);
-        let last_batch_us = last_batch.as_micros() as i64;
-        let mut end_us = limit_us.saturating_add(last_batch_us);
+        let last_us = last_batch.as_micros() as i64;
+        let mut end_us = limit_us.saturating_add(last_us);
         loop {
             let past_us = clock.mono().since_us(start);
             if past_us > end_us {
                 return Err(FollowError::Broken(process.broken("did not end its run")));
             }
-            let until_us = if stopped { end_us } else { next_us };
-            let wait_us = (until_us - past_us).clamp(0, US_PER_S);
+            let wait_us = if stopped { US_PER_S } else { (next_us - past_us).clamp(0, US_PER_S) };
             let answer =
                 process.answer(Duration::from_micros(wait_us as u64)).map_err(FollowError::Broken)?;
             if let Some(answer) = answer {
@@ -160,7 +165,7 @@ impl Commanded {
                 if tick(&times_ms).is_break() {
                     process.ask(&Ask::Stop).map_err(FollowError::Broken)?;
                     stopped = true;
-                    end_us = end_us.min(past_us.saturating_add(last_batch_us));
+                    end_us = end_us.min(past_us.saturating_add(last_us));
                 }
                 // Ticks that were missed are not made up for.
                 next_us = (past_us / tick_us.max(1) + 1) * tick_us.max(1);
@@ -211,7 +216,7 @@ impl Workload for Commanded {
             started.push((seat.share, Process::start(&self.argv, &seat.env).map_err(failed)?));
         }
         for (share, mut process) in started {
-            hello(&mut process, self.patience.hello)?;
+            hello(&mut process, self.timeouts.hello)?;
             self.processes.insert(share, process);
         }
         Ok(())
@@ -246,15 +251,12 @@ impl Workload for Commanded {
         let Some((share, process)) = share.and_then(|s| Some((s, self.processes.get_mut(&s)?))) else {
             return Err(WorkloadError::Failed("no point is loaded; load one first".into()));
         };
-        let (seconds, last_batch) = (limit_us as f64 / US_PER_S as f64, self.patience.last_batch);
+        let seconds = limit_us as f64 / US_PER_S as f64;
+        let waits = (self.clock.as_ref(), self.timeouts.last_batch);
         let times = process.ask(&Ask::Run { seconds }).map_err(FollowError::Broken);
-        let times = times
-            .and_then(|()| Self::follow(process, self.clock.as_ref(), (limit_us, tick_us, last_batch), tick));
+        let times = times.and_then(|()| Self::follow(process, waits, (limit_us, tick_us), tick));
         match times {
-            Ok(times) if times.is_empty() => {
-                self.forget(share);
-                Err(WorkloadError::Failed("no batch ran".into()))
-            }
+            Ok(times) if times.is_empty() => Err(WorkloadError::Failed("no batch ran".into())),
             Ok(times) => Ok(times),
             Err(FollowError::Trouble(trouble)) => Err(self.trouble(share, trouble)),
             Err(FollowError::Broken(broken)) => {
@@ -271,7 +273,7 @@ impl Workload for Commanded {
     fn idle(&mut self, seat: &Seat, context: bool) -> Result<(), WorkloadError> {
         self.leave(None);
         if !context {
-            self.processes.drain().for_each(|(_, process)| process.end());
+            self.end_all();
             return Ok(());
         }
         self.process(seat)?;
@@ -281,7 +283,7 @@ impl Workload for Commanded {
     fn quit(&mut self) -> Result<(), WorkloadError> {
         self.loaded = None;
         self.holds = None;
-        self.processes.drain().for_each(|(_, process)| process.end());
+        self.end_all();
         Ok(())
     }
 }

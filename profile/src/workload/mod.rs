@@ -153,3 +153,6 @@ pub fn of_model(name: &str, run: Option<&[String]>, context: &Context) -> Opened
         None => open(&format!("torch:{name}"), context),
     }
 }
+
+#[cfg(test)]
+mod tests;

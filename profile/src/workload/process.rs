@@ -22,8 +22,8 @@ use super::wire::{Answer, Ask, LINE_MAX};
 const WAITING: usize = 1_024;
 /// So much of standard error is kept, bytes.
 const TAIL: usize = 4_096;
-/// A worker that was asked to quit has this long.
-const QUIT_WITHIN: Duration = Duration::from_secs(2);
+/// The last words of a worker that ended arrive within this.
+const LAST_WORDS_WITHIN: Duration = Duration::from_millis(200);
 
 /// A worker that runs.
 pub(super) struct Process {
@@ -31,6 +31,8 @@ pub(super) struct Process {
     input: Option<ChildStdin>,
     answers: Receiver<Result<Answer, String>>,
     tail: Arc<Mutex<Vec<u8>>>,
+    /// Disconnected once standard error is closed.
+    said_all: Receiver<()>,
 }
 
 /// Why no answer came; the worker is of no use any more.
@@ -60,11 +62,15 @@ impl Process {
             });
         }
         let tail = Arc::new(Mutex::new(Vec::new()));
+        let (saying, said_all) = bounded(0);
         if let Some(errors) = errors {
             let tail = Arc::clone(&tail);
-            thread::spawn(move || keep_tail(errors, &tail));
+            thread::spawn(move || {
+                keep_tail(errors, &tail);
+                drop(saying);
+            });
         }
-        Ok(Self { child, input, answers, tail })
+        Ok(Self { child, input, answers, tail, said_all })
     }
 
     /// Sends an ask.
@@ -89,14 +95,14 @@ impl Process {
     /// The answer that has to come within a time.
     pub(super) fn answer_within(&mut self, within: Duration, to: &str) -> Result<Answer, Broken> {
         let answer = self.answer(within)?;
-        answer.ok_or_else(|| self.broken(&format!("did not answer `{to}` within {within:?}")))
+        answer.ok_or_else(|| self.broken(&format!("did not answer `{to}` within {} s", within.as_secs_f64())))
     }
 
     /// What is wrong with it, with its exit status and the last that it wrote to standard error. Kills it.
     pub(super) fn broken(&mut self, what: &str) -> Broken {
-        // Its last words arrive with its end.
-        let ended = wait(&mut self.child, Duration::from_millis(200));
+        let ended = wait(&mut self.child, Instant::now() + LAST_WORDS_WITHIN);
         self.kill();
+        let _ = self.said_all.recv_timeout(LAST_WORDS_WITHIN);
         let status = ended.map_or(String::new(), |status| format!(" with {status}"));
         let tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
         let last: Vec<_> = String::from_utf8_lossy(&tail).lines().rev().take(5).map(str::to_owned).collect();
@@ -105,11 +111,16 @@ impl Process {
         Broken(format!("the worker {what}{status}{said}"))
     }
 
-    /// Asks it to quit, waits a little, and kills what is left.
-    pub(super) fn end(mut self) {
-        let _ = self.ask(&Ask::Quit);
-        self.input = None;
-        wait(&mut self.child, QUIT_WITHIN);
+    /// Asks it to quit, and lets it know that nothing more will come.
+    pub(super) fn ask_to_quit(&mut self) {
+        let quit = Ask::Quit.line();
+        // One that ended already need not.
+        let _ = self.input.take().map(|mut input| input.write_all(quit.as_bytes()));
+    }
+
+    /// Waits for its end until then, and kills what is left.
+    pub(super) fn end_by(mut self, until: Instant) {
+        wait(&mut self.child, until);
     }
 
     fn kill(&mut self) {
@@ -130,9 +141,8 @@ impl Drop for Process {
     }
 }
 
-/// Its status, once it has ended; `None` if it still runs after a time.
-fn wait(child: &mut Child, within: Duration) -> Option<std::process::ExitStatus> {
-    let until = Instant::now() + within;
+/// Its status, once it has ended; `None` if it still runs then.
+fn wait(child: &mut Child, until: Instant) -> Option<std::process::ExitStatus> {
     loop {
         match child.try_wait() {
             Ok(Some(status)) => return Some(status),
@@ -142,7 +152,7 @@ fn wait(child: &mut Child, within: Duration) -> Option<std::process::ExitStatus>
     }
 }
 
-/// The next line without its end; `None` at the end. A line that is too long is an error.
+/// The next line with its end; `None` at the end. A line that is too long is an error.
 fn line(from: &mut impl std::io::BufRead) -> Option<Result<Vec<u8>, String>> {
     let mut line = Vec::new();
     match from.by_ref().take(LINE_MAX as u64 + 2).read_until(b'\n', &mut line) {
