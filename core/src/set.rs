@@ -146,7 +146,7 @@ pub fn write(path: &Path, rows: &[SetRow]) -> Result<(), ProfileError> {
     profile_io::write_whole(path, &bytes).map_err(ProfileError::io("write", path))
 }
 
-/// Reads sets that [`write`] wrote.
+/// Reads sets that [`write()`] wrote.
 pub fn read(path: &Path) -> Result<Vec<SetRow>, ProfileError> {
     let bytes = fs::read(path).map_err(ProfileError::io("read", path))?;
     let rows: Vec<SetRow> = match bytes.starts_with(b"PAR1") {

@@ -184,9 +184,11 @@ impl Sweep<'_> {
         }
         let mut course = Course::new(self.plan, self.bench.protocol.point_s());
         self.check(&entries, &path, &mut course, chooser)?;
-        let began = self.bench.clock.mono();
-        if let Some(last) = entries.last().filter(|_| self.same_time) {
-            self.bench.clock.sleep_until(began.plus_us(last.at_us));
+        let (now, past_us) = (self.bench.clock.mono(), entries.last().map_or(0, |last| last.at_us));
+        // The journal's times count on from the last row of the run before.
+        let began = if self.same_time { now } else { now.plus_us(-past_us) };
+        if self.same_time && past_us > 0 {
+            self.bench.clock.sleep_until(began.plus_us(past_us));
         }
         let mut rows: Vec<ProfileRow> = entries.into_iter().map(|entry| entry.row).collect();
         let resumed = rows.len();

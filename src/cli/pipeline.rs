@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use gpumon_place::cost::Objective;
@@ -43,6 +44,9 @@ pub struct ProfileArgs {
     /// Profile of the same models alone: sets are chosen by it too, and slowdowns and dynamic power are told
     #[arg(long, value_name = "PROFILE", requires = "together")]
     pub alone: Option<PathBuf>,
+    /// Time that the GPU rests before idle power is measured, and for which it then is
+    #[arg(long, default_value = "5s", value_name = "TIME", value_parser = parse::length)]
+    pub idle: Duration,
     /// Python that runs PyTorch models [default: that of VIRTUAL_ENV, or python3]
     #[arg(long, value_name = "PATH")]
     pub python: Option<PathBuf>,

@@ -8,6 +8,7 @@ mod deaths;
 mod helpers;
 mod setup;
 mod stay;
+mod sweep;
 
 use gpumon_core::units::{Megahertz, Milliwatts};
 use setup::*;

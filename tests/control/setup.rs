@@ -31,7 +31,7 @@ impl Held {
         self.plain(args).output().unwrap()
     }
 
-    fn plain(&self, args: &[&str]) -> Command {
+    pub fn plain(&self, args: &[&str]) -> Command {
         let mut command = helpers::command(&self.fake, args);
         command.env("XDG_STATE_HOME", &self.state).env("GPUMON_MPS_CONTROL", MPS);
         command.current_dir(self.fake.folder());

@@ -107,7 +107,11 @@ impl Ground {
 
     /// The measuring protocol: how long the GPU settles follows from its sensors, where they were characterised.
     pub fn protocol(&self, args: &ProfileArgs) -> Protocol {
-        let mut protocol = Protocol { precision: args.precision / 100.0, ..Protocol::default() };
+        let mut protocol = Protocol {
+            precision: args.precision / 100.0,
+            idle_s: args.idle.as_secs_f64(),
+            ..Protocol::default()
+        };
         if self.simulated() {
             return protocol;
         }
