@@ -4,7 +4,7 @@
 //! there the output appears whole, and the journal goes. A sweep that was stopped or cut off goes on behind the last
 //! row that the journal holds.
 //! Cases: points that cannot fit are left out before anything runs, and the plan says so; points that fail are rows
-//! that are not valid, and several failures after each other end the sweep; a stop is heeded between rows; an output
+//! that are not valid, and several failures after each other, but for what does not fit, end the sweep; a stop is heeded between rows; an output
 //! that exists already is not touched.
 //! Not done here: measuring points again that an earlier sweep found invalid.
 
@@ -23,7 +23,7 @@ use crate::journal::{Entry, Heading, Journal, JournalError, path_of};
 use crate::plan::{ModelPlan, Plan, Step};
 use crate::protocol::{Bench, MeasureError};
 use crate::stage::{Seat, Stage};
-use crate::workload::{Workload, WorkloadError};
+use crate::workload::{DOES_NOT_FIT, Workload, WorkloadError};
 
 /// So many points that fail one after another end a sweep: something is wrong with more than the points.
 const FAILURES_IN_A_ROW: usize = 5;
@@ -280,7 +280,7 @@ impl Sweep<'_> {
             let elapsed_s = self.bench.clock.mono().since_us(resumed_at) as f64 / US_PER_S as f64;
             let remaining_s = elapsed_s / (done + 1 - resumed) as f64 * total.saturating_sub(done + 1) as f64;
             progress(&Progress { done: done + 1, total, row: &entry.row, remaining_s });
-            failures = if entry.row.latency.is_none() && !entry.row.valid { failures + 1 } else { 0 };
+            failures = if failed(&entry.row) { failures + 1 } else { 0 };
             if failures >= FAILURES_IN_A_ROW {
                 let reason = entry.row.reason.unwrap_or_default();
                 return Err(SweepError::KeepsFailing { reason, journal: path_of(self.output) });
@@ -351,6 +351,12 @@ fn prepare(
         // A model that does not start fails at its points, each of which says why.
         _ => Ok(()),
     }
+}
+
+/// Whether a row failed for a reason that may spoil others too.
+fn failed(row: &ProfileRow) -> bool {
+    let impossible = row.reason.as_deref().is_some_and(|reason| reason.starts_with(DOES_NOT_FIT));
+    row.latency.is_none() && !row.valid && !impossible
 }
 
 /// Clock and power, W, of a valid row of idling with a context.

@@ -37,6 +37,9 @@ pub struct ProfileArgs {
     /// Measure until the 95 % intervals of mean power and mean batch time are within this of their means, %
     #[arg(long, default_value_t = 1.0, value_name = "PCT", allow_negative_numbers = true, value_parser = parse::percent)]
     pub precision: f64,
+    /// Rest so long before each measurement of idle power, and measure it as long
+    #[arg(long, default_value = "5s", value_name = "TIME", value_parser = parse::length)]
+    pub idle: Duration,
     /// Measure this many sets of two to four models at work on the GPU together instead, on shares of the lists that fit
     /// together, chosen to be unlike each other
     #[arg(long, value_name = "SETS", conflicts_with_all = ["design", "record"], value_parser = clap::value_parser!(u32).range(1..=10_000))]
@@ -44,9 +47,6 @@ pub struct ProfileArgs {
     /// Profile of the same models alone: sets are chosen by it too, and slowdowns and dynamic power are told
     #[arg(long, value_name = "PROFILE", requires = "together")]
     pub alone: Option<PathBuf>,
-    /// Time that the GPU rests before idle power is measured, and for which it then is
-    #[arg(long, default_value = "5s", value_name = "TIME", value_parser = parse::length)]
-    pub idle: Duration,
     /// Python that runs PyTorch models [default: that of VIRTUAL_ENV, or python3]
     #[arg(long, value_name = "PATH")]
     pub python: Option<PathBuf>,
@@ -84,7 +84,7 @@ pub struct ProfileArgs {
     #[arg(long, value_name = "I/N", conflicts_with_all = ["from", "together"])]
     pub shard: Option<Shard>,
     /// Answer from this full profile instead of a GPU, to compare designs
-    #[arg(long, value_name = "GRID", conflicts_with_all = ["workload", "together", "device", "gpu", "clocks", "power_limits", "precision", "python", "dry_run", "slices", "shares", "batches", "record"])]
+    #[arg(long, value_name = "GRID", conflicts_with_all = ["workload", "together", "device", "gpu", "clocks", "power_limits", "precision", "idle", "python", "dry_run", "slices", "shares", "batches", "record"])]
     pub from: Option<PathBuf>,
     /// Models of GRID to replay, in this order [default: all]
     #[arg(long, value_delimiter = ',', value_name = "LIST", requires = "from")]

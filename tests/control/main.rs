@@ -8,7 +8,6 @@ mod deaths;
 mod helpers;
 mod setup;
 mod stay;
-mod sweep;
 
 use gpumon_core::units::{Megahertz, Milliwatts};
 use setup::*;

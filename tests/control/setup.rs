@@ -22,7 +22,12 @@ pub struct Held {
 impl Held {
     /// A GPU with a constant load, half of what it can, that may be changed.
     pub fn new(script: &str) -> Self {
-        let fake = helpers::fake(&format!("gpus = \"half.toml\"\nprivileged = true\n{script}"));
+        Self::of(helpers::fake(&format!("gpus = \"half.toml\"\nprivileged = true\n{script}")))
+    }
+
+    /// Another fake GPU.
+    #[allow(dead_code, reason = "used by the tests of sweeps")]
+    pub fn of(fake: Fake) -> Self {
         let found = fake.settings(0).unwrap();
         Self { state: fake.folder().join("kept"), found, fake }
     }
@@ -117,7 +122,7 @@ pub fn carrying(folder: &str) -> usize {
     .len()
 }
 
-fn pids(is: impl Fn(u32) -> bool) -> Vec<u32> {
+pub fn pids(is: impl Fn(u32) -> bool) -> Vec<u32> {
     let entries = fs::read_dir("/proc").unwrap().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(|&pid| is(pid)).collect()
 }

@@ -67,11 +67,14 @@ pub trait Workload: Send {
     fn quit(&mut self) -> Result<(), WorkloadError>;
 }
 
+/// How the reason of a point that is impossible begins.
+pub(crate) const DOES_NOT_FIT: &str = "does not fit";
+
 /// Why a workload did not do what it was told, sorted by what to do next.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WorkloadError {
     /// The point is impossible: note it and go on with the next.
-    #[error("does not fit: {0}")]
+    #[error("{DOES_NOT_FIT}: {0}")]
     DoesNotFit(String),
     /// This point failed: note it, load anew for the next.
     #[error("failed: {0}")]

@@ -257,3 +257,28 @@ fn a_worker_that_ignores_quit_or_an_ask_is_killed() {
     assert!(why.contains("did not answer `load` within 1.5 s"), "{why}");
     assert_eq!(running(&mark), 0);
 }
+
+#[test]
+fn the_protocols_page_has_every_op_kind_and_limit() {
+    let page = include_str!("../../../docs/worker-protocol.md");
+    let table = |cell: &str| page.contains(&format!("\n| `{cell}` |"));
+    for op in ["context", "load", "batch", "run", "stop", "memory", "unload", "quit"] {
+        assert!(table(op), "{op}");
+    }
+    for kind in ["does_not_fit", "failed", "fatal"] {
+        assert!(table(kind), "{kind}");
+    }
+    let Timeouts { hello, answer, last_batch, quit } = Timeouts::default();
+    for text in [
+        format!(
+            "Hello comes within {} minutes, an answer within {} minutes",
+            hello.as_secs() / 60,
+            answer.as_secs() / 60
+        ),
+        format!("a run ends within {} minutes after", last_batch.as_secs() / 60),
+        format!("a worker has {} seconds", quit.as_secs()),
+        format!("the `version` of the protocol ({})", super::wire::VERSION),
+    ] {
+        assert!(page.contains(&text), "{text}");
+    }
+}

@@ -107,11 +107,8 @@ impl Ground {
 
     /// The measuring protocol: how long the GPU settles follows from its sensors, where they were characterised.
     pub fn protocol(&self, args: &ProfileArgs) -> Protocol {
-        let mut protocol = Protocol {
-            precision: args.precision / 100.0,
-            idle_s: args.idle.as_secs_f64(),
-            ..Protocol::default()
-        };
+        let (precision, idle_s) = (args.precision / 100.0, args.idle.as_secs_f64());
+        let mut protocol = Protocol { precision, idle_s, ..Protocol::default() };
         if self.simulated() {
             return protocol;
         }

@@ -43,6 +43,9 @@ pub fn run(
     if ground.simulated() {
         bail!("--together measures on real GPUs; simulated models do not disturb each other yet");
     }
+    if wants.mig {
+        bail!("--together measures shares under MPS so far; let cluster.sharing be `mps`");
+    }
     inputs::distinct(args.alone.iter().map(|p| p.as_path()), [args.output.as_path()])?;
     let alone: Vec<ProfileRow> = match &args.alone {
         Some(path) => inputs::profiles(std::slice::from_ref(path)).context("--alone")?,
