@@ -20,6 +20,7 @@ use gpumon_core::profile_io::ProfileError;
 use gpumon_core::set::{self, SetRow};
 use gpumon_core::units::US_PER_S;
 
+use crate::heat::{Heat, Heated};
 use crate::protocol::{Bench, MeasureError};
 use crate::space::Point;
 use crate::workload::Workload;
@@ -83,6 +84,8 @@ pub struct SetsOutcome {
     pub finished: bool,
     /// What the user should know.
     pub notices: Vec<String>,
+    /// How the card was heated.
+    pub heated: Option<Heated>,
 }
 
 /// Measures sets.
@@ -99,6 +102,8 @@ pub struct Sets<'a> {
     pub output: &'a Path,
     /// Set from elsewhere to stop between two sets.
     pub stop: &'a AtomicBool,
+    /// Longest heating before the first set of a run, s; 0 for none.
+    pub heat_s: f64,
 }
 
 /// Where partial results are.
@@ -116,8 +121,18 @@ impl Sets<'_> {
         let partial = partial_of(self.output);
         let mut rows = if partial.exists() { set::read(&partial)? } else { Vec::new() };
         let resumed = self.taken_up(&rows, &partial)?;
-        let measured = self.measure_rest(resumed, &partial, &mut rows, progress);
-        let mut notices: Vec<String> = Vec::new();
+        let (mut notices, mut heated) = (Vec::new(), None);
+        let measured = match self.heat(resumed, &partial) {
+            Ok(warm) => {
+                match warm {
+                    Some(Ok(warm)) => heated = Some(warm),
+                    Some(Err(why)) => notices.push(why),
+                    None => {}
+                }
+                self.measure_rest(resumed, &partial, &mut rows, progress)
+            }
+            Err(error) => Err(error),
+        };
         for workload in self.workloads.iter_mut() {
             if let Err(e) = workload.quit() {
                 notices.push(format!("`{}` did not end as it should: it {e}", workload.name()));
@@ -131,7 +146,24 @@ impl Sets<'_> {
             // The rows are in the output; what is left of the partial results does no harm.
             let _ = std::fs::remove_file(&partial);
         }
-        Ok(SetsOutcome { rows, resumed, finished, notices })
+        Ok(SetsOutcome { rows, resumed, finished, notices, heated })
+    }
+
+    /// Heats the card with the first member of the first set that is due.
+    fn heat(&mut self, resumed: usize, partial: &Path) -> Result<Option<Result<Heated, String>>, SetsError> {
+        let member = self.sets.get(resumed).and_then(|set| set.members.first());
+        let Some((place, workload)) = member.and_then(|m| Some((m.place, self.workloads.get_mut(m.place)?)))
+        else {
+            return Ok(None);
+        };
+        let members = self.sets.iter().flat_map(|set| &set.members).filter(|m| m.place == place);
+        let points: Vec<Point> = members.map(|m| m.point).collect();
+        let heated = Heat::new(self.heat_s).apply(&mut self.bench, workload.as_mut(), &points, self.stop);
+        if !self.bench.stage.seats_coexist() {
+            // What sits on the whole GPU has to go before it is cut up.
+            let _ = workload.quit();
+        }
+        heated.map_err(|source| SetsError::Measure { source, partial: partial.into() })
     }
 
     fn measure_rest(

@@ -15,6 +15,7 @@ use serde::Serialize;
 
 use super::super::{DONE, INTERRUPTED, inputs};
 use super::ground::Ground;
+use super::warm::HeatReport;
 use crate::cli::pipeline::ProfileArgs;
 use crate::output::{self, note};
 use crate::signals;
@@ -29,6 +30,7 @@ struct Report<'a> {
     valid: usize,
     resumed: usize,
     planned: usize,
+    heated: Option<HeatReport<'a>>,
 }
 
 /// Measures `count` sets.
@@ -80,9 +82,11 @@ pub fn run(
         alone: &alone,
         output: &args.output,
         stop: &stop,
+        heat_s: ground.heat_s(args),
     };
     let outcome =
         measuring.run(&mut |number, rows| note(format_args!("{number}/{planned} {}", told(rows))))?;
+    outcome.heated.iter().for_each(|heated| note(format_args!("gpumon: {}", heated.text())));
     outcome.notices.iter().for_each(|notice| note(format_args!("gpumon: {notice}")));
     let sets_of = |rows: &[SetRow]| rows.last().map_or(0, |row| row.set + 1) as usize;
     let made = sets_of(&outcome.rows);
@@ -97,6 +101,7 @@ pub fn run(
             valid,
             resumed: outcome.resumed,
             planned,
+            heated: outcome.heated.as_ref().map(HeatReport::new),
         })?;
     }
     if !outcome.finished {
