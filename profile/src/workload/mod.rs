@@ -21,7 +21,7 @@ use crate::stage::Seat;
 
 pub mod command;
 mod process;
-mod sim;
+pub(crate) mod sim;
 pub mod torch;
 mod wire;
 

@@ -42,11 +42,8 @@ pub fn run(
     space: &Space,
     wants: Wants,
 ) -> Result<u8> {
-    if ground.simulated() {
-        bail!("--together measures on real GPUs; simulated models do not disturb each other yet");
-    }
-    if wants.mig {
-        bail!("--together measures shares under MPS so far; let cluster.sharing be `mps`");
+    if wants.mig && !ground.simulated() {
+        bail!("--together measures shares under MPS on real GPUs so far; let cluster.sharing be `mps`");
     }
     inputs::distinct(args.alone.iter().map(|p| p.as_path()), [args.output.as_path()])?;
     let alone: Vec<ProfileRow> = match &args.alone {
@@ -82,6 +79,7 @@ pub fn run(
         alone: &alone,
         output: &args.output,
         stop: &stop,
+        sim: ground.sim.as_deref(),
         heat_s: ground.heat_s(args),
     };
     let outcome =
@@ -94,7 +92,7 @@ pub fn run(
         (0..made as i32).filter(|n| outcome.rows.iter().filter(|r| r.set == *n).all(|r| r.valid)).count();
     if args.json {
         output::print_json(&Report {
-            simulated: false,
+            simulated: ground.simulated(),
             output: &args.output,
             finished: outcome.finished,
             sets: made,
@@ -112,7 +110,8 @@ pub fn run(
         ));
         return Ok(INTERRUPTED);
     }
-    note(format_args!("{made} sets in `{}`, {valid} valid", args.output.display()));
+    let simulated = if ground.simulated() { "; simulated" } else { "" };
+    note(format_args!("{made} sets in `{}`, {valid} valid{simulated}", args.output.display()));
     Ok(DONE)
 }
 
