@@ -190,7 +190,7 @@ impl Bench<'_> {
         self.stage.limit(point.limit_w).map_err(Failure::stage)?;
         let name = workload.name().to_owned();
         let failed = |error| Failure::workload(&name, error);
-        if !self.stage.stays(point.share) {
+        if !self.stage.stays(&[point.share]) {
             workload.quit().map_err(failed)?;
         }
         let seat = self.stage.seat(point.share).map_err(Failure::stage)?;

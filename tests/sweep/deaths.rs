@@ -52,3 +52,20 @@ fn kill_9() {
     running.wait().unwrap();
     goes_on(&held);
 }
+
+#[test]
+fn kill_9_of_sets_in_mig_instances() {
+    let held = Held::new("");
+    let mut running = mig_sets(&held).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let partial = held.fake.folder().join("p.csv.partial.csv");
+    until("a set is measured", || partial.exists());
+    assert!(held.is_changed() && workers(&held) > 0);
+    running.kill().unwrap();
+    running.wait().unwrap();
+    until("no worker is left", || workers(&held) == 0);
+    held.is_as_found();
+    let report = held.json(&mig_sets(&held).output().unwrap());
+    assert!(report["resumed"].as_u64() >= Some(1), "{report}");
+    assert_eq!((&report["sets"], &report["valid"]), (&4.into(), &4.into()), "{report}");
+    held.is_as_found();
+}

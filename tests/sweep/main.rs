@@ -186,7 +186,7 @@ fn many_batches_that_do_not_fit_do_not_end_a_sweep() {
 }
 
 #[test]
-fn sets_run_together_under_mps_and_not_under_mig() {
+fn sets_run_together_under_mps() {
     let held = Held::new("");
     let profile = ["--shares", "25,50", "--clocks", "900"];
     held.json(&sweep(&held, "mps", &profile).output().unwrap());
@@ -207,10 +207,53 @@ fn sets_run_together_under_mps_and_not_under_mig() {
     assert!(rows.iter().filter(|r| r.model == "mine").all(|r| r.slowdown > Some(0.5)), "{rows:?}");
     assert_eq!(workers(&held), 0);
     held.is_as_found();
-    std::fs::remove_file(folder.join("p.csv")).unwrap();
-    let said =
-        sweep(&held, "mig", &["--slices", "3,4", "--clocks", "900", "--together", "2"]).output().unwrap();
-    assert!(text(&said.stderr).contains("let cluster.sharing be `mps`"), "{}", text(&said.stderr));
     assert!(profile_io::read(&folder.join("alone.csv")).is_ok());
+}
+
+#[test]
+fn sets_run_together_in_mig_instances_that_stay_while_sets_ask_for_the_same_sizes() {
+    let held = Held::new("");
+    let folder = held.fake.folder();
+    let sets = || mig_sets(&held);
+    let dry = sets().arg("--dry-run").output().unwrap();
+    assert!(
+        text(&dry.stdout).contains("-cgi 9:0") && text(&dry.stdout).contains("-cgi 5:"),
+        "{}",
+        text(&dry.stdout)
+    );
+    assert_eq!(held.fake.calls("nvmlDeviceCreateGpuInstanceWithPlacement", Some(0)).unwrap(), 0);
+    let report = held.json(&sets().output().unwrap());
+    assert_eq!(
+        (&report["sets"], &report["valid"], &report["finished"]),
+        (&4.into(), &4.into(), &true.into())
+    );
+    let rows = gpumon_core::set::read(&folder.join("p.csv")).unwrap();
+    assert!(
+        rows.len() == 8 && rows.iter().all(|r| r.valid && r.share_kind.as_deref() == Some("mig")),
+        "{rows:?}"
+    );
+    let sizes: Vec<Vec<i32>> = (0..4)
+        .map(|n| {
+            let mut sizes: Vec<i32> =
+                rows.iter().filter(|r| r.set == n).filter_map(|r| r.mig_slices).collect();
+            sizes.sort_unstable();
+            sizes
+        })
+        .collect();
+    let mut partitions = sizes.clone();
+    partitions.dedup();
+    assert!(sizes.is_sorted() && partitions == [[3, 3], [3, 4]], "{sizes:?}");
+    let made = held.fake.calls("nvmlDeviceCreateGpuInstanceWithPlacement", Some(0)).unwrap();
+    assert_eq!(made, 4, "two for each of the two partitions");
+    let devices: Vec<String> =
+        seats(&held).iter().map(|env| env["CUDA_VISIBLE_DEVICES"].as_str().unwrap().to_owned()).collect();
+    assert!(devices.iter().all(|device| device.starts_with("MIG-")), "{devices:?}");
+    // Two for each partition, and two where models change their sizes.
+    assert_eq!(devices.len(), 6, "{devices:?}");
+    assert!(
+        devices.chunks(2).all(|pair| pair[0] != pair[1]),
+        "each member has an instance of its own: {devices:?}"
+    );
+    assert_eq!(workers(&held), 0);
     held.is_as_found();
 }

@@ -34,6 +34,16 @@ pub fn sweep(held: &Held, sharing: &str, more: &[&str]) -> Command {
     held.plain(&[&always, batches, heat, more].concat())
 }
 
+/// `gpumon profile` of four sets of two models in MIG instances.
+pub fn mig_sets(held: &Held) -> Command {
+    let more = ["--slices", "3,4", "--clocks", "900", "--batches", "1,2", "--together", "4"];
+    let command = sweep(held, "mig", &more);
+    let one = workload("mig", &worker(held));
+    let two = one.split_once("[[model]]").unwrap().1.replace("\"mine\"", "\"other\"");
+    fs::write(held.fake.folder().join("w.toml"), format!("{one}[[model]]{two}")).unwrap();
+    command
+}
+
 pub fn rows(held: &Held) -> Vec<ProfileRow> {
     profile_io::read(&held.fake.folder().join("p.csv")).unwrap().rows
 }

@@ -1,7 +1,7 @@
 //! A real GPU, through the monitor's control half with its guards.
 //!
 //! Rule: only what the sweep sweeps is touched; what is not swept is left as it was found, and needs no privilege. A limit
-//! of `None` is the one that was found. A MIG instance stays for as long as points ask for its size.
+//! of `None` is the one that was found. MIG instances stay for as long as points, or sets of them, ask for the same sizes.
 //! Cases: a setting that the GPU refuses spoils the point, a missing privilege or a lost GPU ends the sweep.
 
 use gpumon_core::share::Share;
@@ -17,14 +17,14 @@ pub struct GpuStage {
     wants: control::Wants,
     uuid: String,
     limited: bool,
-    /// The MIG instance that exists.
-    instance: Option<Seat>,
+    /// The MIG instances that exist, by size.
+    instances: Vec<Seat>,
 }
 
 impl GpuStage {
     /// A stage that touches what `wants` says. `uuid`: the GPU's.
     pub fn new(stage: control::Stage, wants: control::Wants, uuid: String) -> Self {
-        Self { stage, wants, uuid, limited: false, instance: None }
+        Self { stage, wants, uuid, limited: false, instances: Vec::new() }
     }
 }
 
@@ -51,19 +51,31 @@ impl Stage for GpuStage {
         }
     }
 
-    fn stays(&self, share: Share) -> bool {
-        !self.wants.mig || self.instance.as_ref().is_some_and(|seat| seat.share == share)
+    fn stays(&self, shares: &[Share]) -> bool {
+        !self.wants.mig || self.instances.iter().map(|seat| seat.share).eq(by_size(shares))
     }
 
     fn seat(&mut self, share: Share) -> Result<Seat, StageError> {
-        if let Some(instance) = self.instance.as_ref().filter(|seat| seat.share == share) {
-            return Ok(instance.clone());
+        let seats = self.seats(&[share])?;
+        seats.into_iter().next().ok_or_else(|| StageError::Lost("there is no seat".into()))
+    }
+
+    fn seats(&mut self, shares: &[Share]) -> Result<Vec<Seat>, StageError> {
+        if !self.wants.mig {
+            let seats = self.stage.partition(shares)?;
+            return Ok(seats.into_iter().map(|seat| Seat { share: seat.share, env: seat.env }).collect());
         }
-        self.instance = None;
-        let seat = self.stage.seat(share)?;
-        let seat = Seat { share, env: seat.env };
-        self.instance = Some(&seat).filter(|_| self.wants.mig).cloned();
-        Ok(seat)
+        if !self.stays(shares) {
+            self.instances.clear();
+            let made = self.stage.partition(&by_size(shares))?;
+            self.instances = made.into_iter().map(|seat| Seat { share: seat.share, env: seat.env }).collect();
+        }
+        let mut free = self.instances.clone();
+        let mut take = |share: &Share| {
+            let at = free.iter().position(|seat| seat.share == *share);
+            at.map(|at| free.remove(at)).ok_or_else(|| StageError::Lost(format!("{share}: there is no seat")))
+        };
+        shares.iter().map(&mut take).collect()
     }
 
     fn whole(&mut self) -> Result<Seat, StageError> {
@@ -79,7 +91,7 @@ impl Stage for GpuStage {
     }
 
     fn restore(&mut self) -> Result<(), StageError> {
-        self.instance = None;
+        self.instances.clear();
         let failed = self.stage.restore().failed;
         match failed.is_empty() {
             true => Ok(()),
@@ -89,6 +101,13 @@ impl Stage for GpuStage {
             }
         }
     }
+}
+
+/// The same sizes make the same instances, whoever of a set comes first.
+fn by_size(shares: &[Share]) -> Vec<Share> {
+    let mut shares = shares.to_vec();
+    shares.sort();
+    shares
 }
 
 impl From<ControlError> for StageError {

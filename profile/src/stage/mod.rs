@@ -51,14 +51,19 @@ pub trait Stage {
     /// Sets a power limit, W; `None` is the limit that was found.
     fn limit(&mut self, limit_w: Option<u32>) -> Result<(), StageError>;
 
-    /// Whether the seat of a share can be had while what sits elsewhere stays there.
-    fn stays(&self, share: Share) -> bool {
-        let _ = share;
+    /// Whether seats of these shares can be had while what sits on others stays there.
+    fn stays(&self, shares: &[Share]) -> bool {
+        let _ = shares;
         self.seats_coexist()
     }
 
     /// The seat of a share.
     fn seat(&mut self, share: Share) -> Result<Seat, StageError>;
+
+    /// Seats of these shares that exist at the same time, in order.
+    fn seats(&mut self, shares: &[Share]) -> Result<Vec<Seat>, StageError> {
+        shares.iter().map(|share| self.seat(*share)).collect()
+    }
 
     /// A seat of the whole GPU, without sharing.
     fn whole(&mut self) -> Result<Seat, StageError>;

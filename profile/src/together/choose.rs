@@ -5,7 +5,8 @@
 //! them as many as wished are kept, so that they are far from each other in what is known beforehand: members, the sum of
 //! shares, and, where the models were measured alone, the sums of their dynamic power and of their DRAM activity. The next
 //! set is always the candidate whose nearest neighbour among those kept is farthest away (farthest-point design).
-//! Cases: the same seed gives the same sets. Power limits stay as found.
+//! Cases: the same seed gives the same sets. Power limits stay as found. Under MIG, sets of the same sizes follow each other, because
+//! their instances are made once.
 //! Not done here: choosing by a fitted model of interference.
 //! Source: Johnson, Moore and Ylvisaker, "Minimax and maximin distance designs", J. Statistical Planning and Inference 26,
 //! 1990.
@@ -79,7 +80,9 @@ pub fn choose(
             *near = near.min(distance(f, &features[next]));
         }
     }
-    Ok(kept.into_iter().filter_map(|i| candidates.get(i).cloned()).collect())
+    let mut sets: Vec<Set> = kept.into_iter().filter_map(|i| candidates.get(i).cloned()).collect();
+    sets.sort_by_key(Set::sizes);
+    Ok(sets)
 }
 
 /// A random set of this size, if shares that fit together are found.

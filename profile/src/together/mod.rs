@@ -53,6 +53,15 @@ pub struct Set {
     pub members: Vec<Member>,
 }
 
+impl Set {
+    /// Sizes of its MIG instances, ascending; none where it has none.
+    pub fn sizes(&self) -> Vec<u8> {
+        let mut sizes: Vec<u8> = self.members.iter().filter_map(|m| m.point.share.slices()).collect();
+        sizes.sort_unstable();
+        sizes
+    }
+}
+
 /// Why sets were not measured to the end.
 #[derive(Debug, thiserror::Error)]
 pub enum SetsError {
@@ -194,12 +203,14 @@ impl Sets<'_> {
             run::prepare(&mut self.bench, self.workloads, self.sets.get(resumed..).unwrap_or_default())
                 .map_err(lost)?;
         }
+        let mut seated = run::Seated::default();
         for (number, set) in self.sets.iter().enumerate().skip(resumed) {
             if self.stop.load(Ordering::SeqCst) {
                 return Ok(false);
             }
             let (began, joules) = (self.bench.clock.mono(), self.bench.device.energy_counter().ok());
-            let measured = run::measure(&mut self.bench, self.workloads, self.sim, set, self.alone);
+            let measured =
+                run::measure(&mut self.bench, self.workloads, self.sim, &mut seated, set, self.alone);
             let measured = measured.map_err(lost)?;
             let joules_after = self.bench.device.energy_counter().ok();
             let wall_s = self.bench.clock.mono().since_us(began) as f64 / US_PER_S as f64;

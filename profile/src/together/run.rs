@@ -8,11 +8,11 @@ use gpumon_core::profile::{IDLE_CONTEXT, ProfileRow};
 use gpumon_core::share::Share;
 use gpumon_monitor::device::sim::SimDevice;
 
-use super::Set;
 use super::crew::{Crew, Spoilt};
 use super::sim::Simulated;
 use super::threads::Threads;
 use super::watch::Watch;
+use super::{Member, Set};
 use crate::judge::judge;
 use crate::phases::Run;
 use crate::protocol::{Bench, MeasureError};
@@ -42,20 +42,36 @@ pub(super) fn prepare(
     Ok(())
 }
 
+/// Who sits where while seats do not exist side by side for all sets: a seat a workload, by place.
+#[derive(Default)]
+pub(super) struct Seated(Vec<(usize, Seat)>);
+
+impl Seated {
+    fn of(&self, place: usize) -> Option<&Seat> {
+        self.0.iter().find(|(seated, _)| *seated == place).map(|(_, seat)| seat)
+    }
+}
+
 /// Measures a set; a row a member, in order. `sim`: the simulated GPU, if it is one.
 pub(super) fn measure(
     bench: &mut Bench,
     workloads: &mut [Box<dyn Workload>],
     sim: Option<&SimDevice>,
+    seated: &mut Seated,
     set: &Set,
     alone: &[ProfileRow],
 ) -> Result<Vec<ProfileRow>, MeasureError> {
+    let row = |m: &Member| bench.row(workloads.get(m.place).map_or("", |w| w.name()), &m.point);
+    let mut rows: Vec<ProfileRow> = set.members.iter().map(row).collect();
+    let seats = match seats(bench, workloads, seated, set, &mut rows)? {
+        Ok(seats) => seats,
+        Err(why) => return Ok(spoilt(rows, &why)),
+    };
     let name = |place: usize| workloads.get(place).map_or("", |w| w.name());
-    let mut rows: Vec<ProfileRow> = set.members.iter().map(|m| bench.row(name(m.place), &m.point)).collect();
     let (ran, memory) = match sim {
         Some(device) => {
             let names = set.members.iter().map(|m| name(m.place)).collect();
-            work(bench, &mut Simulated::new(names, device, bench.clock), set, &mut rows)?
+            work(bench, &mut Simulated::new(names, device, bench.clock), set, &seats)?
         }
         None => {
             let mut taken: Vec<(usize, &mut Box<dyn Workload>)> = workloads
@@ -65,15 +81,12 @@ pub(super) fn measure(
                 .collect();
             taken.sort_by_key(|(at, _)| *at);
             let members = taken.into_iter().map(|(_, w)| w).collect();
-            work(bench, &mut Threads { members, clock: bench.clock }, set, &mut rows)?
+            work(bench, &mut Threads { members, clock: bench.clock }, set, &seats)?
         }
     };
     let runs = match ran {
         Ok(runs) => runs,
-        Err(why) => {
-            let spoilt = |row: ProfileRow| ProfileRow { valid: false, reason: Some(why.clone()), ..row };
-            return Ok(rows.into_iter().map(spoilt).collect());
-        }
+        Err(why) => return Ok(spoilt(rows, &why)),
     };
     let judged = rows.into_iter().zip(runs).zip(memory).map(|((mut row, run), memory)| {
         row.mem_bytes = memory.and_then(|bytes| i64::try_from(bytes).ok());
@@ -83,18 +96,19 @@ pub(super) fn measure(
     Ok(judged.collect())
 }
 
-/// Sets the GPU, loads and runs the members; gives a run and the memory of each.
+fn spoilt(rows: Vec<ProfileRow>, why: &str) -> Vec<ProfileRow> {
+    let spoilt = |row: ProfileRow| ProfileRow { valid: false, reason: Some(why.into()), ..row };
+    rows.into_iter().map(spoilt).collect()
+}
+
+/// Loads and runs the members; gives a run and the memory of each.
 fn work(
     bench: &mut Bench,
     crew: &mut dyn Crew,
     set: &Set,
-    rows: &mut [ProfileRow],
+    seats: &[Seat],
 ) -> Result<(Result<Vec<Run>, String>, Vec<Option<u64>>), MeasureError> {
-    let loaded = match seats(bench, set, rows)? {
-        Ok(seats) => crew.load(set, &seats)?,
-        Err(why) => Err(why),
-    };
-    let ran = match loaded {
+    let ran = match crew.load(set, seats)? {
         Ok(()) => run(bench, crew, set.members.len())?,
         Err(why) => Err(why),
     };
@@ -103,21 +117,44 @@ fn work(
     Ok((ran, memory))
 }
 
-/// Sets the GPU; a seat a member.
-fn seats(bench: &mut Bench, set: &Set, rows: &mut [ProfileRow]) -> Spoilt<Vec<Seat>> {
-    let mut seats = Vec::new();
-    for (member, row) in set.members.iter().zip(rows) {
-        let stage = &mut bench.stage;
-        let seat = stage.clock(member.point.clock).and_then(|locked| {
-            row.clock_locked = Some(locked);
+/// Sets the GPU; a seat a member. Where seats do not exist side by side for all sets, whoever sits elsewhere has to go before: all of them
+/// where other seats are made, and else those who are not in the set or sit on another seat of it.
+fn seats(
+    bench: &mut Bench,
+    workloads: &mut [Box<dyn Workload>],
+    seated: &mut Seated,
+    set: &Set,
+    rows: &mut [ProfileRow],
+) -> Spoilt<Vec<Seat>> {
+    let stage = &mut bench.stage;
+    let shares: Vec<Share> = set.members.iter().map(|m| m.point.share).collect();
+    let mut ready = || {
+        for (member, row) in set.members.iter().zip(rows.iter_mut()) {
+            row.clock_locked = Some(stage.clock(member.point.clock)?);
             stage.limit(member.point.limit_w)?;
-            stage.seat(member.point.share)
-        });
-        match seat {
-            Ok(seat) => seats.push(seat),
-            Err(e @ StageError::Point(_)) => return Ok(Err(e.to_string())),
-            Err(e @ StageError::Lost(_)) => return Err(MeasureError::Stage(e)),
         }
+        if !stage.stays(&shares) {
+            // One that does not go shows when the seats are made.
+            workloads.iter_mut().for_each(|workload| drop(workload.quit()));
+            seated.0.clear();
+        }
+        stage.seats(&shares)
+    };
+    let seats = match ready() {
+        Ok(seats) => seats,
+        Err(e @ StageError::Point(_)) => return Ok(Err(e.to_string())),
+        Err(e @ StageError::Lost(_)) => return Err(MeasureError::Stage(e)),
+    };
+    if !bench.stage.seats_coexist() {
+        let taken: Vec<(usize, Seat)> =
+            set.members.iter().map(|m| m.place).zip(seats.iter().cloned()).collect();
+        let taken = Seated(taken);
+        for (place, workload) in workloads.iter_mut().enumerate() {
+            if seated.of(place).is_some_and(|seat| taken.of(place) != Some(seat)) {
+                drop(workload.quit());
+            }
+        }
+        *seated = taken;
     }
     Ok(Ok(seats))
 }

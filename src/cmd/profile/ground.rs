@@ -155,17 +155,20 @@ impl Ground {
     }
 
     /// Prints what would be set on the GPU.
-    pub fn dry_run(&self, wants: Wants, space: &Space, limits_w: &[u32]) -> Result<()> {
+    pub fn dry_run(
+        &self,
+        wants: Wants,
+        space: &Space,
+        limits_w: &[u32],
+        partitions: Vec<Vec<Share>>,
+    ) -> Result<()> {
         let Some(real) = &self.real else {
             return output::print("nothing: a simulated GPU takes no privileged act\n");
         };
         let clocks = space.clocks().iter().filter(|_| wants.clocks).map(|clock| Step::Clock(*clock));
         let limits = limits_w.iter().map(|w| Step::PowerLimit(Milliwatts(w.saturating_mul(1_000))));
-        let shares = match wants.mig {
-            true => space.shares().iter().map(|share| Step::Partition(vec![*share])).collect(),
-            false => vec![Step::Partition(space.shares().to_vec())],
-        };
-        let steps: Vec<Step> = shares.into_iter().chain(limits).chain(clocks).collect();
+        let partitions = partitions.into_iter().map(Step::Partition);
+        let steps: Vec<Step> = partitions.chain(limits).chain(clocks).collect();
         let (lines, lacks) = control::plan(real.control.clone(), wants, &steps, &restore::safety()?)?;
         lines.iter().try_for_each(|line| output::print(&format!("{line}\n")))?;
         lacks.iter().for_each(|lack| note(format_args!("gpumon: lacking: {lack}")));

@@ -119,12 +119,16 @@ pub fn run(args: &ProfileArgs) -> Result<u8> {
     let supported = &ground.device.identity().sm_clocks;
     let space = Space::new(&shares, &args.batches, &clocks, supported)?.with_limits(&args.power_limits);
     let wants = ground::wants(locked, args, &shares);
-    if args.dry_run {
-        ground.dry_run(wants, &space, &args.power_limits)?;
-        return Ok(DONE);
-    }
     if let Some(count) = args.together {
         return sets::run(args, count, &ground, &workload, &space, wants);
+    }
+    if args.dry_run {
+        let partitions = match wants.mig {
+            true => shares.iter().map(|share| vec![*share]).collect(),
+            false => vec![shares],
+        };
+        ground.dry_run(wants, &space, &args.power_limits, partitions)?;
+        return Ok(DONE);
     }
     let recording = match (&args.record, &ground.virtual_clock) {
         (Some(path), Some(clock)) => Some(Arc::new(record(path, args, &ground.device, clock)?)),

@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use gpumon_core::profile::ProfileRow;
 use gpumon_core::set::SetRow;
+use gpumon_core::share::Share;
 use gpumon_core::workload::Workload;
 use gpumon_monitor::control::stage::Wants;
 use gpumon_profile::protocol::Bench;
@@ -42,9 +43,6 @@ pub fn run(
     space: &Space,
     wants: Wants,
 ) -> Result<u8> {
-    if wants.mig && !ground.simulated() {
-        bail!("--together measures shares under MPS on real GPUs so far; let cluster.sharing be `mps`");
-    }
     inputs::distinct(args.alone.iter().map(|p| p.as_path()), [args.output.as_path()])?;
     let alone: Vec<ProfileRow> = match &args.alone {
         Some(path) => inputs::profiles(std::slice::from_ref(path)).context("--alone")?,
@@ -55,6 +53,18 @@ pub fn run(
     let sets = choose(space, &names, &alone, wish)?;
     if sets.len() < wish.sets {
         note(format_args!("gpumon: there are only {} different sets of these models", sets.len()));
+    }
+    if args.dry_run {
+        let mut partitions: Vec<Vec<Share>> = sets
+            .iter()
+            .map(|set| match wants.mig {
+                true => set.sizes().into_iter().map(Share::Mig).collect(),
+                false => space.shares().to_vec(),
+            })
+            .collect();
+        partitions.dedup();
+        ground.dry_run(wants, space, &[], partitions)?;
+        return Ok(DONE);
     }
     let context = ground.context(&ground.clock, args);
     let mut workloads = workload
