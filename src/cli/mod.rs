@@ -68,7 +68,7 @@ pub enum Command {
     #[command(name = "__janitor", hide = true)]
     Janitor(control::JanitorArgs),
     /// Sweep models over share, clock and batch size
-    Profile(pipeline::ProfileArgs),
+    Profile(Box<pipeline::ProfileArgs>),
     /// Put the profiles of a sweep's parts together
     Merge(pipeline::MergeArgs),
     /// Fit models of batch time and power to profiles

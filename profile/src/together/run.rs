@@ -68,7 +68,7 @@ pub(super) fn measure(
         Err(why) => return Ok(spoilt(rows, &why)),
     };
     let name = |place: usize| workloads.get(place).map_or("", |w| w.name());
-    let (ran, memory) = match sim {
+    let ran = match sim {
         Some(device) => {
             let names = set.members.iter().map(|m| name(m.place)).collect();
             work(bench, &mut Simulated::new(names, device, bench.clock), set, &seats)?
@@ -88,7 +88,7 @@ pub(super) fn measure(
         Ok(runs) => runs,
         Err(why) => return Ok(spoilt(rows, &why)),
     };
-    let judged = rows.into_iter().zip(runs).zip(memory).map(|((mut row, run), memory)| {
+    let judged = rows.into_iter().zip(runs).map(|(mut row, (run, memory))| {
         row.mem_bytes = memory.and_then(|bytes| i64::try_from(bytes).ok());
         let idle = alone.iter().find(|r| r.valid && r.model == IDLE_CONTEXT && r.frequency == row.frequency);
         judge(bench.protocol, row, &run, idle.and_then(|r| r.avg_power_draw))
@@ -107,14 +107,14 @@ fn work(
     crew: &mut dyn Crew,
     set: &Set,
     seats: &[Seat],
-) -> Result<(Result<Vec<Run>, String>, Vec<Option<u64>>), MeasureError> {
+) -> Spoilt<Vec<(Run, Option<u64>)>> {
     let ran = match crew.load(set, seats)? {
         Ok(()) => run(bench, crew, set.members.len())?,
         Err(why) => Err(why),
     };
     let memory = crew.memory_bytes();
     crew.unload();
-    Ok((ran, memory))
+    Ok(ran.map(|runs| runs.into_iter().zip(memory).collect()))
 }
 
 /// Sets the GPU; a seat a member. Where seats do not exist side by side for all sets, whoever sits elsewhere has to go before: all of them
