@@ -3,8 +3,8 @@
 //! Rule: rows are made in the plan's order and kept in a journal (`OUTPUT.journal`) as they are made. When all are
 //! there the output appears whole, and the journal goes. A sweep that was stopped or cut off goes on behind the last
 //! row that the journal holds.
-//! A card that has cooled is heated before what is measured with a context ([`crate::heat`]), and idle power is looked at again behind
-//! the last point ([`crate::drift`]).
+//! A card that has cooled is heated before what is measured with a context ([`crate::Heated`]), and idle power is looked at again behind
+//! the last point ([`crate::Drift`]).
 //! Cases: points that cannot fit are left out before anything runs, and the plan says so; points that fail are rows
 //! that are not valid, and several failures after each other, but for what does not fit, end the sweep; a stop is heeded between rows; an output
 //! that exists already is not touched.
