@@ -1,4 +1,5 @@
 //! The kernels of native nets against the processor, on a machine with an NVIDIA GPU; elsewhere it says that it is skipped.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a panic is a test's report, in its helpers too")]
 
 use gpumon_profile::native::gpu::{Buffer, CudaError, Gpu};
 use gpumon_profile::native::model::Model;
