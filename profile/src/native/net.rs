@@ -393,10 +393,8 @@ mod tests {
                 "[[block]]\nlayers = [{{ kind = \"convolution\", height = {}, width = {}, channels = {}, outputs = {}, kernel = {}, stride = {} }}]",
                 n[0] % 70_000, n[1] % 70_000, n[2] % 70_000, n[3] / 8 * 8, n[4] % 33, n[5] % 33
             );
-            if let Ok(net) = Net::parse(&text) {
-                if let Ok(batch) = net.batch(items) {
-                    prop_assert!(batch.tensor < TENSOR && batch.scratch < TENSOR);
-                }
+            if let Ok(batch) = Net::parse(&text).and_then(|net| net.batch(items)) {
+                prop_assert!(batch.tensor < TENSOR && batch.scratch < TENSOR);
             }
         }
 
