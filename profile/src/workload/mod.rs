@@ -23,7 +23,7 @@ use crate::stage::Seat;
 pub mod command;
 mod native;
 mod process;
-mod sim;
+pub(crate) mod sim;
 pub mod torch;
 mod wire;
 

@@ -24,6 +24,8 @@ use crate::output::{self, note};
 
 /// Clocks of the sweep where none are named.
 const CLOCKS: usize = 8;
+/// Longest heating of a real card, s.
+const HEAT_S: f64 = 120.0;
 /// A sensor has forgotten the past after so many of its windows and lags.
 const WINDOWS: f64 = 5.0;
 /// Settling takes at least this, s: a GPU's clocks and voltage move for a while under a new load.
@@ -143,6 +145,11 @@ impl Ground {
             }
         }
         protocol
+    }
+
+    /// Longest heating of a card that has cooled, s.
+    pub fn heat_s(&self, args: &ProfileArgs) -> f64 {
+        args.heat.map_or(if self.simulated() { 0.0 } else { HEAT_S }, |heat| heat.as_secs_f64())
     }
 
     /// The stage that sets the GPU. Says what is lacking before anything is measured.

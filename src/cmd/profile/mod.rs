@@ -14,6 +14,7 @@ use gpumon_core::workload::{Sharing, Workload};
 use gpumon_monitor::device::Device;
 use gpumon_monitor::record::{Alongside, Session};
 use gpumon_monitor::store::Store;
+use gpumon_profile::Heated;
 use gpumon_profile::choose::{Chooser, End, InOrder};
 use gpumon_profile::design::Design;
 use gpumon_profile::native::green_levels;
@@ -33,8 +34,10 @@ use crate::signals;
 
 mod ground;
 mod sets;
+mod warm;
 
 use ground::{Ground, in_words};
+use warm::{DriftReport, HeatReport};
 
 /// MIG sizes of the sweep where none are given, slices of seven.
 const SLICES: [u8; 5] = [1, 2, 3, 4, 7];
@@ -55,6 +58,11 @@ struct Report<'a> {
     resumed: usize,
     planned_rows: usize,
     planned_s: f64,
+    /// Of this run, heating included.
+    took_s: f64,
+    took_j: Option<f64>,
+    heated: Vec<HeatReport<'a>>,
+    idle_drift: Option<DriftReport>,
     models: Vec<ModelReport>,
 }
 
@@ -170,16 +178,22 @@ pub fn run(args: &ProfileArgs) -> Result<u8> {
         output: &args.output,
         stop: &stop,
         same_time: ground.simulated(),
+        heat_s: ground.heat_s(args),
+        closing: !ground.simulated() || args.heat.is_some_and(|heat| !heat.is_zero()),
     };
     let cost = sweep.estimate_by(chooser.as_ref());
     let simulated_here = if ground.simulated() { " on a GPU, simulated here" } else { " or more" };
     note(format_args!(
-        "gpumon: {}{} points of {:.1} s and {} idle rows of {:.0} s: {}{simulated_here}",
+        "gpumon: {}{} points of {:.1} s, {} idle rows of {:.0} s{}: {}{simulated_here}",
         if matches!(args.design, Design::Adaptive(_)) { "up to " } else { "" },
         cost.points,
         cost.point_s,
         cost.idle_rows,
         cost.idle_row_s,
+        match cost.heat_s > 0.0 {
+            true => format!(", and up to {:.0} s of heating", cost.heat_s),
+            false => String::new(),
+        },
         in_words(cost.total_s)
     ));
     let planned_rows = plan.rows_by(chooser.as_ref());
@@ -201,7 +215,8 @@ pub fn run(args: &ProfileArgs) -> Result<u8> {
         recording.finish().context("the recording ended early")?;
     }
     let outcome = outcome?;
-    for notice in &outcome.notices {
+    let heated = outcome.heated.iter().map(Heated::text).chain(outcome.drift.map(|drift| drift.text()));
+    for notice in outcome.notices.iter().cloned().chain(heated) {
         note(format_args!("gpumon: {notice}"));
     }
     let models: Vec<ModelReport> = outcome
@@ -227,6 +242,10 @@ pub fn run(args: &ProfileArgs) -> Result<u8> {
             resumed: outcome.resumed,
             planned_rows,
             planned_s: cost.total_s,
+            took_s: outcome.seconds,
+            took_j: outcome.joules,
+            heated: outcome.heated.iter().map(HeatReport::new).collect(),
+            idle_drift: outcome.drift.as_ref().map(DriftReport::new),
             models,
         })?;
     }
