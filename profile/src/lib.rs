@@ -14,6 +14,7 @@
 //! protocol  sets the GPU, loads the model, runs it once, and makes a row of it
 //!    ├─ stage     what the GPU is set to: clock, power limit, and the seat that gives a process its share
 //!    ├─ workload  one trait, sibling files: what runs
+//!    │     └─ native  nets on an NVIDIA GPU without PyTorch, in a process of their own
 //!    ├─ heat      before it, where the card has cooled; drift: what idle power did meanwhile
 //!    ├─ phases    warm up, settle, measure until it is known well enough (interval)
 //!    ├─ meter     what the GPU's sensors say meanwhile: power, clock, throttling, activity
@@ -34,6 +35,7 @@ mod journal;
 mod judge;
 pub mod merge;
 pub mod meter;
+pub mod native;
 mod outcome;
 mod phases;
 pub mod plan;

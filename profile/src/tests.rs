@@ -34,8 +34,8 @@ struct Stage {
 fn stage(gpu: &str, model: &str) -> Stage {
     let clock: Arc<dyn Clock> = Arc::new(VirtualClock::new(WallUs(1_700_000_000_000_000)));
     let device = named(gpu, &clock).unwrap().remove(0);
-    let context = Context { clock: clock.clone(), sim: Some(device.clone()), python: None };
-    let workloads = model.split('+').map(|m| open(&format!("sim:{m}"), &context).unwrap()).collect();
+    let context = Context { clock: clock.clone(), sim: Some(device.clone()), python: None, native: None };
+    let workloads = model.split('+').map(|m| open(m, &format!("sim:{m}"), &context).unwrap()).collect();
     let settings = SimStage::new(device.clone(), clock.clone());
     Stage { settings, workloads, clock, device, protocol: Protocol::default(), heat_s: 0.0 }
 }
@@ -641,8 +641,8 @@ fn the_page_lists_the_columns_that_there_are() {
 #[test]
 fn unknown_workloads_are_explained() {
     let stage = stage("a100", "bert-like");
-    let context = Context { clock: stage.clock.clone(), sim: None, python: None };
-    let explain = |spec: &str| open(spec, &context).err().unwrap().to_string();
+    let context = Context { clock: stage.clock.clone(), sim: None, python: None, native: None };
+    let explain = |spec: &str| open("m", spec, &context).err().unwrap().to_string();
     assert!(explain("cuda:x").contains("`sim:MODEL`"));
     assert!(explain("sim:alexnet").contains("`sim:resnet50-like`"));
     assert!(explain("sim:bert-like").contains("--device sim:a100"));
@@ -651,7 +651,7 @@ fn unknown_workloads_are_explained() {
 #[test]
 fn models_are_opened_as_the_workload_file_says() {
     let clock: Arc<dyn Clock> = Arc::new(VirtualClock::new(WallUs(0)));
-    let context = Context { clock, sim: None, python: Some("/no/python".into()) };
+    let context = Context { clock, sim: None, python: Some("/no/python".into()), native: None };
     let argv = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
     let opened = of_model("m", Some(&argv(&["python3", "w.py"])), &context).unwrap();
     assert_eq!(opened.name(), "m");

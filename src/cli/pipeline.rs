@@ -68,7 +68,8 @@ pub struct ProfileArgs {
     /// MIG sizes, compute slices of seven, where the workload's sharing is `mig` [default: 1,2,3,4,7]
     #[arg(long, value_delimiter = ',', value_name = "LIST", allow_negative_numbers = true, value_parser = clap::value_parser!(u8).range(1..=7))]
     pub slices: Option<Vec<u8>>,
-    /// MPS shares, % of the SMs, where the workload's sharing is `mps` [default: 14,29,43,57,100]
+    /// Shares, % of the SMs, where the workload's sharing is `mps` or `green` (there to the nearest number of SMs that the
+    /// driver hands out) [default: 14,29,43,57,100]
     #[arg(long, value_delimiter = ',', value_name = "LIST", allow_negative_numbers = true, value_parser = clap::value_parser!(u8).range(1..=100))]
     pub shares: Option<Vec<u8>>,
     /// Batch sizes, items
@@ -262,4 +263,12 @@ pub struct PlaceArgs {
 pub enum EmitKind {
     /// A shell script a GPU: sets clock and partitions, starts the workers, undoes all of it at the end
     Sh,
+}
+
+/// Arguments of the worker of a native net.
+#[derive(Debug, Args)]
+pub struct WorkerArgs {
+    /// Net that comes with gpumon, or file NET.toml
+    #[arg(value_name = "NET")]
+    pub net: String,
 }

@@ -34,6 +34,7 @@ mod run;
 mod runs;
 mod session;
 mod summary;
+mod worker;
 
 /// Exit code: everything was done.
 const DONE: u8 = 0;
@@ -64,6 +65,7 @@ pub fn run(command: &Command) -> Result<u8> {
         Command::Hold(args) => hold::run(args),
         Command::Restore(args) => restore::run(args),
         Command::Janitor(args) => restore::janitor(args),
+        Command::Worker(args) => worker::run(args),
         Command::Profile(args) => profile::run(args),
         Command::Merge(args) => merge::run(args),
         Command::Fit(args) => fit::run(args),

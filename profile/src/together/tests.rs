@@ -30,8 +30,8 @@ impl Desk {
     fn new() -> Self {
         let clock: Arc<dyn Clock> = Arc::new(VirtualClock::new(WallUs(1_700_000_000_000_000)));
         let device = named("a100", &clock).unwrap().remove(0);
-        let context = Context { clock: clock.clone(), sim: Some(device.clone()), python: None };
-        let workloads = MODELS.iter().map(|m| open(&format!("sim:{m}"), &context).unwrap()).collect();
+        let context = Context { clock: clock.clone(), sim: Some(device.clone()), python: None, native: None };
+        let workloads = MODELS.iter().map(|m| open(m, &format!("sim:{m}"), &context).unwrap()).collect();
         Self { clock, device, workloads, protocol: Protocol::default() }
     }
 

@@ -20,7 +20,7 @@ use crate::stage::Seat;
 /// How long a simulated model takes to load, µs.
 pub(crate) const LOAD_US: i64 = 500_000;
 
-pub(super) fn open(name: &str, context: &Context) -> Opened {
+pub(super) fn open(_: &str, name: &str, context: &Context) -> Opened {
     let model = SimModel::builtin(name).ok_or_else(|| {
         let names: Vec<_> = SimModel::builtins().iter().map(|m| format!("`sim:{}`", m.name())).collect();
         OpenError::Unknown { found: format!("sim:{name}"), expected: names.join(", ") }

@@ -17,6 +17,7 @@ use gpumon_monitor::store::Store;
 use gpumon_profile::Heated;
 use gpumon_profile::choose::{Chooser, End, InOrder};
 use gpumon_profile::design::Design;
+use gpumon_profile::native::green_levels;
 use gpumon_profile::plan::{ModelPlan, Plan};
 use gpumon_profile::protocol::Bench;
 use gpumon_profile::space::Space;
@@ -114,7 +115,7 @@ pub fn run(args: &ProfileArgs) -> Result<u8> {
     let workload = inputs::workload(path)?;
     let ground = Ground::open(args)?;
     ground::same_kind(&ground, &workload, args)?;
-    let shares = shares(args, &workload)?;
+    let shares = shares(args, &workload, &ground)?;
     let (clocks, locked) = ground.clocks(args, &workload)?;
     let supported = &ground.device.identity().sm_clocks;
     let space = Space::new(&shares, &args.batches, &clocks, supported)?.with_limits(&args.power_limits);
@@ -293,19 +294,29 @@ fn chooser(args: &ProfileArgs) -> Result<Box<dyn Chooser>> {
 }
 
 /// The shares to sweep, of the workload's kind.
-fn shares(args: &ProfileArgs, workload: &Workload) -> Result<Vec<Share>> {
+fn shares(args: &ProfileArgs, workload: &Workload, ground: &Ground) -> Result<Vec<Share>> {
     let list = |given: &Option<Vec<u8>>, all: &[u8], share: fn(u8) -> Share| {
         given.as_deref().unwrap_or(all).iter().copied().map(share).collect()
     };
-    match workload.cluster.sharing.unwrap_or(Sharing::Mig) {
+    let sharing = workload.cluster.sharing.unwrap_or(Sharing::Mig);
+    match sharing {
         Sharing::Mig if args.shares.is_some() => {
-            bail!("--shares is for MPS, but cluster.sharing is `mig`; give --slices, or let it be `mps`")
+            bail!(
+                "--shares is for MPS and green contexts, but cluster.sharing is `mig`; give --slices, or let it be `mps`"
+            )
         }
-        Sharing::Mps if args.slices.is_some() => {
-            bail!("--slices is for MIG, but cluster.sharing is `mps`; give --shares, or let it be `mig`")
+        Sharing::Mps | Sharing::Green if args.slices.is_some() => {
+            let name = if sharing == Sharing::Mps { "mps" } else { "green" };
+            bail!("--slices is for MIG, but cluster.sharing is `{name}`; give --shares, or let it be `mig`")
         }
         Sharing::Mig => Ok(list(&args.slices, &SLICES, Share::Mig)),
         Sharing::Mps => Ok(list(&args.shares, &PERCENTS, Share::Mps)),
+        Sharing::Green => {
+            let (of, major) = ground.sms()?;
+            let percents = args.shares.as_deref().unwrap_or(&PERCENTS);
+            let levels = green_levels(percents, of, major);
+            Ok(levels.into_iter().map(|sms| Share::Green { sms, of }).collect())
+        }
     }
 }
 
