@@ -83,17 +83,14 @@ fn members_as_measured_say_the_same_on_average() {
     let base = BasePower::of_rows(&grid).unwrap();
     let (sets, left_out) = measured(&rows, Alone::Rows(&grid, &base), Some(CAP_W)).unwrap();
     assert!(left_out.is_empty(), "{left_out:?}");
-    let all: Vec<RuleQuality> = (0..rules().len())
-        .map(|i| quality(&|| rules().swap_remove(i), &sets, Leave::Members).0)
-        .collect();
+    let all: Vec<RuleQuality> =
+        (0..rules().len()).map(|i| quality(&|| rules().swap_remove(i), &sets, Leave::Members).0).collect();
     println!("members as measured:\n{}", quality::table(&all));
     let ours = of(&all, "contention");
     assert!(ours.power.all.unwrap().mean_pct <= 3.0 && ours.slowdown.all.unwrap().mean_pct <= 5.0);
     // Without counters, SM activity is inferred from how time falls with share.
-    let bare: Vec<ProfileRow> = grid
-        .iter()
-        .map(|r| ProfileRow { sm_util_pct: None, dram_util_pct: None, ..r.clone() })
-        .collect();
+    let bare: Vec<ProfileRow> =
+        grid.iter().map(|r| ProfileRow { sm_util_pct: None, dram_util_pct: None, ..r.clone() }).collect();
     let model = fitted(&bare, &rows).colocation.unwrap();
     println!("members by the model file, without counters:\n{}", quality::table(&model.quality));
     assert!(model.activity.is_empty());
@@ -109,19 +106,25 @@ fn predictions_stay_within_the_limit_and_hold_what_was_measured() {
     for number in 0..40 {
         let rows: Vec<&SetRow> = rows.iter().filter(|r| r.set == number).collect();
         let said = file.together(&asked(&rows)).unwrap();
-        let within = |i: &gpumon_fit::predict::Interval, v: f64| (i.low.unwrap()..=i.high.unwrap()).contains(&v);
+        let within =
+            |i: &gpumon_fit::predict::Interval, v: f64| (i.low.unwrap()..=i.high.unwrap()).contains(&v);
         assert!(said.power_w.high.unwrap() <= CAP_W, "{number}");
         power += i32::from(within(&said.power_w, rows[0].avg_power_draw.unwrap()));
         width[0] += (said.power_w.high.unwrap() - said.power_w.low.unwrap()) / said.power_w.value;
         sets += 1;
         for (row, member) in rows.iter().zip(&said.members) {
             slow += i32::from(within(&member.latency_ms, row.latency.unwrap()));
-            width[1] += (member.latency_ms.high.unwrap() - member.latency_ms.low.unwrap()) / member.latency_ms.value;
+            width[1] +=
+                (member.latency_ms.high.unwrap() - member.latency_ms.low.unwrap()) / member.latency_ms.value;
             members += 1;
         }
     }
     println!("with the members' own intervals: power {power} of {sets}, latency {slow} of {members}");
-    println!("mean width {:.1} % and {:.1} %", 100.0 * width[0] / 40.0, 100.0 * width[1] / f64::from(members));
+    println!(
+        "mean width {:.1} % and {:.1} %",
+        100.0 * width[0] / 40.0,
+        100.0 * width[1] / f64::from(members)
+    );
     assert!(power >= 36 && f64::from(slow) >= 0.9 * f64::from(members));
 }
 
@@ -147,7 +150,8 @@ fn a_model_alone_is_its_own_prediction_and_the_file_comes_back() {
     let mut older: serde_json::Value = serde_json::from_str(&text).unwrap();
     older.as_object_mut().unwrap().remove("colocation");
     assert_eq!(ModelFile::parse(&older.to_string(), Path::new("m.json")).unwrap().colocation, None);
-    let unknown = text.replace("\"rule\": \"contention\",\n    \"parameters\"", "\"rule\": \"later\",\n    \"parameters\"");
+    let unknown = text
+        .replace("\"rule\": \"contention\",\n    \"parameters\"", "\"rule\": \"later\",\n    \"parameters\"");
     assert!(unknown != text);
     let error = ModelFile::parse(&unknown, Path::new("m.json")).unwrap_err().to_string();
     assert!(error.contains("rule that this gpumon does not know"), "{error}");
@@ -161,9 +165,12 @@ fn groups() -> Option<Vec<MeasuredSet>> {
         text.lines().skip(1).map(|l| l.split(',').map(str::to_owned).collect()).collect()
     };
     let number = |text: &String| text.parse::<f64>().unwrap();
-    let store: Vec<ProfileRow> = lines("model_datastore.csv").iter().map(|cells| common::row(cells)).collect();
+    let store: Vec<ProfileRow> =
+        lines("model_datastore.csv").iter().map(|cells| common::row(cells)).collect();
     let table: Vec<_> = (lines("base_power.csv").iter())
-        .map(|c| (gpumon_core::units::Megahertz(number(&c[0]) as u32), number(&c[1]), number(&c[2]), number(&c[3])))
+        .map(|c| {
+            (gpumon_core::units::Megahertz(number(&c[0]) as u32), number(&c[1]), number(&c[2]), number(&c[3]))
+        })
         .collect();
     let base = BasePower::of_table(&table).unwrap();
     let groups = lines("colocated_groups.csv");

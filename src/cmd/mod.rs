@@ -34,6 +34,7 @@ mod run;
 mod runs;
 mod session;
 mod summary;
+mod together;
 
 /// Exit code: everything was done.
 const DONE: u8 = 0;

@@ -9,7 +9,7 @@
 
 use nalgebra::{DMatrix, DVector};
 
-use super::contention::{Contention, POWER_PER_CLOCK, sm_use, slower};
+use super::contention::{Contention, POWER_PER_CLOCK, slower, sm_use};
 use super::error::ColocationError;
 use super::member::Member;
 use super::set::MeasuredSet;

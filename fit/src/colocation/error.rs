@@ -48,7 +48,9 @@ pub enum ColocationError {
         model: String,
     },
     /// Fit with base power.
-    #[error("the model file has no base power; profile the idle GPU, or give a table with `gpumon fit --base-power`")]
+    #[error(
+        "the model file has no base power; profile the idle GPU, or give a table with `gpumon fit --base-power`"
+    )]
     NoBasePower,
 }
 

@@ -83,8 +83,8 @@ impl Member {
         let point = Point::of(row).ok()?;
         let known = |value: f64| Interval { value, low: None, high: None };
         let usable = |v: Option<f64>| v.filter(|v| v.is_finite() && *v > 0.0);
-        let throughput = usable(row.throughput)
-            .or_else(|| Some(1e3 * point.batch_items() / usable(row.latency)?))?;
+        let throughput =
+            usable(row.throughput).or_else(|| Some(1e3 * point.batch_items() / usable(row.latency)?))?;
         let latency = usable(row.latency).unwrap_or(1e3 * point.batch_items() / throughput);
         let part = |pct: Option<f64>| pct.map(|pct| pct / 100.0).filter(|p| (0.0..=1.0).contains(p));
         Some(Self {
@@ -127,7 +127,8 @@ impl Member {
         let model = models.model(name);
         let along = Along { models, model, point };
         let sms = point.share.sms();
-        let inferred = || along.share().map(|e| sms * (BUSY_WITHOUT_SCALING + (1.0 - BUSY_WITHOUT_SCALING) * e));
+        let inferred =
+            || along.share().map(|e| sms * (BUSY_WITHOUT_SCALING + (1.0 - BUSY_WITHOUT_SCALING) * e));
         let (time_per_clock, power_per_clock) = along.clock().unzip();
         Ok(Self {
             model: name.to_owned(),

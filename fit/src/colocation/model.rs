@@ -148,7 +148,9 @@ impl ColocationModel {
     /// Why a file with this cannot be used; `None` if it can.
     pub(crate) fn unsound(&self) -> Option<&'static str> {
         if self.rule != self.parameters.name() {
-            return Some("`colocation` has a rule that this gpumon does not know; take a newer gpumon, or fit again");
+            return Some(
+                "`colocation` has a rule that this gpumon does not know; take a newer gpumon, or fit again",
+            );
         }
         let sound = self.parameters.is_sound()
             && self.intervals.are_sound()
@@ -223,7 +225,8 @@ fn joined(rule: &Contention, intervals: &SetIntervals, gpu: &Gpu, members: &[Mem
     let member = |(i, member): (usize, &Member)| {
         let value = said.members[i].slowdown;
         let learnt = intervals.of_slowdown(value);
-        let clock = |end: &Option<super::Together>| end.as_ref().map(|t| (t.members[i].slowdown - value).abs());
+        let clock =
+            |end: &Option<super::Together>| end.as_ref().map(|t| (t.members[i].slowdown - value).abs());
         let (down, up) = match alone {
             true => (None, None),
             false => (
@@ -231,11 +234,8 @@ fn joined(rule: &Contention, intervals: &SetIntervals, gpu: &Gpu, members: &[Mem
                 side(clock(&more), learnt.map(|[_, high]| high - value)),
             ),
         };
-        let slowdown = Interval {
-            value,
-            low: down.map(|d| (value - d).max(1.0)),
-            high: up.map(|d| value + d),
-        };
+        let slowdown =
+            Interval { value, low: down.map(|d| (value - d).max(1.0)), high: up.map(|d| value + d) };
         let latency_ms = product(&member.latency_ms, &slowdown);
         let slower = product(&inverse(&member.throughput), &slowdown);
         let able = inverse(&slower);
@@ -243,7 +243,11 @@ fn joined(rule: &Contention, intervals: &SetIntervals, gpu: &Gpu, members: &[Mem
         MemberPrediction {
             slowdown,
             latency_ms,
-            throughput: Interval { value: upto(able.value), low: able.low.map(upto), high: able.high.map(upto) },
+            throughput: Interval {
+                value: upto(able.value),
+                low: able.low.map(upto),
+                high: able.high.map(upto),
+            },
             duty: said.members[i].duty,
             extrapolated: member.extrapolated,
         }

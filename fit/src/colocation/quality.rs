@@ -128,7 +128,11 @@ impl Out<'_> {
 }
 
 /// Leaves each set out in turn. `rule` makes a rule that is not fitted.
-pub fn quality(rule: &dyn Fn() -> Box<dyn Rule>, sets: &[MeasuredSet], leave: Leave) -> (RuleQuality, SetIntervals) {
+pub fn quality(
+    rule: &dyn Fn() -> Box<dyn Rule>,
+    sets: &[MeasuredSet],
+    leave: Leave,
+) -> (RuleQuality, SetIntervals) {
     let mut out = Vec::new();
     for set in sets {
         let goes = |other: &MeasuredSet| match leave {
@@ -217,7 +221,15 @@ pub fn table(qualities: &[RuleQuality]) -> String {
     use std::fmt::Write as _;
     let mut text = format!(
         "{:<12} {:<8} {:>4}  {:<21} {:<15} {:<21} {:<15} {:<13} {:<13}\n",
-        "rule", "left out", "sets", "shared power", "at the limit", "slowdown", "at the limit", "power 90 %", "slowdown 90 %"
+        "rule",
+        "left out",
+        "sets",
+        "shared power",
+        "at the limit",
+        "slowdown",
+        "at the limit",
+        "power 90 %",
+        "slowdown 90 %"
     );
     let three = |e: &Option<Errors>| match e {
         Some(e) => format!("{:.2} / {:.2} / {:.2}", e.mean_pct, e.median_pct, e.worst_pct),

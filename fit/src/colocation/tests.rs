@@ -33,10 +33,7 @@ const GPU: Gpu = Gpu { base_w: 125.0, static_w: Some(80.0), cap_w: Some(700.0) }
 
 /// Two members of half the SMs each, 8 ms a batch.
 fn two() -> Vec<Member> {
-    vec![
-        member(Share::Sms(0.5), 1000.0, 100.0, 0.5, 0.1),
-        member(Share::Sms(0.5), 1000.0, 200.0, 0.25, 0.2),
-    ]
+    vec![member(Share::Sms(0.5), 1000.0, 100.0, 0.5, 0.1), member(Share::Sms(0.5), 1000.0, 200.0, 0.25, 0.2)]
 }
 
 fn contention() -> Contention {
@@ -62,7 +59,8 @@ fn measured(rule: &dyn Rule, gpu: Gpu) -> Vec<MeasuredSet> {
             let at = (n * 0.37 + i as f64 * 0.61).fract();
             let sm = shares[i] * (0.3 + 0.7 * at);
             let watts = 60.0 + 600.0 * sm * (1.2 - at);
-            let member = member(Share::Sms(shares[i]), 200.0 + 6000.0 * at * at, watts, sm, 0.3 * sm * (1.0 - at));
+            let member =
+                member(Share::Sms(shares[i]), 200.0 + 6000.0 * at * at, watts, sm, 0.3 * sm * (1.0 - at));
             Member { model: format!("{}", (number as usize + i) % 7), ..member }
         };
         let members: Vec<Member> = (0..members).map(of).collect();
@@ -247,8 +245,8 @@ fn any_member() -> impl Strategy<Value = Member> {
 }
 
 fn any_rule() -> impl Strategy<Value = Contention> {
-    (prop::array::uniform4(0.0..2.0f64), 0.0..1.0f64, 1.0..4.0f64, prop::option::of(200.0..690.0f64)).prop_map(
-        |([any, gap, short, memory], power_exponent, power_per_clock, limit_w)| Contention {
+    (prop::array::uniform4(0.0..2.0f64), 0.0..1.0f64, 1.0..4.0f64, prop::option::of(200.0..690.0f64))
+        .prop_map(|([any, gap, short, memory], power_exponent, power_per_clock, limit_w)| Contention {
             any,
             gap,
             short,
@@ -257,8 +255,7 @@ fn any_rule() -> impl Strategy<Value = Contention> {
             power_exponent,
             power_per_clock,
             limit_w,
-        },
-    )
+        })
 }
 
 proptest! {
