@@ -149,7 +149,14 @@ fn a_model_alone_is_its_own_prediction_and_the_file_comes_back() {
     // A file without the section still reads; one with an unknown rule does not.
     let mut older: serde_json::Value = serde_json::from_str(&text).unwrap();
     older.as_object_mut().unwrap().remove("colocation");
-    assert_eq!(ModelFile::parse(&older.to_string(), Path::new("m.json")).unwrap().colocation, None);
+    let older = ModelFile::parse(&older.to_string(), Path::new("m.json")).unwrap();
+    assert_eq!(older.colocation, None);
+    let pair: Vec<&SetRow> = rows.iter().filter(|r| r.set == 0).collect();
+    let said = older.together(&asked(&pair)).unwrap();
+    assert_eq!(
+        (said.members[0].slowdown.value, said.members[0].slowdown.high, said.power_w.low),
+        (1.0, None, None)
+    );
     let unknown = text
         .replace("\"rule\": \"contention\",\n    \"parameters\"", "\"rule\": \"later\",\n    \"parameters\"");
     assert!(unknown != text);

@@ -4,8 +4,9 @@
 //! interval of a figure joins, as independent deviations, that of the rule (held-out sets) and those of the members
 //! alone: their powers move the shared power (and at the limit the clock), their times their latency and throughput.
 //!
-//! Cases: a model file without measured sets answers with a rule that knows no contention: right for MIG, and without
-//! intervals of the rule. So are MIG members with sets that ran under MPS. A member alone is its own prediction.
+//! Cases: a model file without measured sets answers with a rule that knows no contention: right for MIG, and for other
+//! shares without bounds. Bounds of MIG members are those of the members alone, because sets are measured under MPS. A
+//! member alone is its own prediction.
 //!
 //! Not done: intervals that grow with the distance from the sets of the fit.
 
@@ -185,7 +186,22 @@ impl ModelFile {
         // What was learnt under MPS says nothing about MIG, and of a member alone nothing is left to learn.
         let learnt = members.len() > 1 && !members.iter().any(Member::is_mig);
         let intervals = fitted.filter(|_| learnt).map_or_else(SetIntervals::default, |c| c.intervals);
-        Ok(joined(&rule, &intervals, &gpu, &members))
+        let mut said = joined(&rule, &intervals, &gpu, &members);
+        if members.len() > 1 && fitted.is_none() && !members.iter().any(Member::is_mig) {
+            said.forget_bounds();
+        }
+        Ok(said)
+    }
+}
+
+impl SetPrediction {
+    /// Without sets nobody knows how far contention moves the figures.
+    fn forget_bounds(&mut self) {
+        let members = self.members.iter_mut();
+        let figures = members.flat_map(|m| [&mut m.slowdown, &mut m.latency_ms, &mut m.throughput]);
+        for figure in figures.chain([&mut self.power_w]) {
+            (figure.low, figure.high) = (None, None);
+        }
     }
 }
 
