@@ -103,7 +103,7 @@ fn a_member_alone_is_its_own_prediction_and_json_says_the_same_as_csv() {
         let [a, b] = [&alone, &together].map(|rows| rows[0][column].parse::<f64>().unwrap());
         assert!((a / b - 1.0).abs() < 1e-9, "{column}: {a} {b}");
     };
-    ["pred_latency", "pred_throughput", "pred_avg_power_draw"].map(near);
+    ["pred_latency", "pred_throughput", "pred_avg_power_draw"].into_iter().for_each(near);
     assert_eq!((together[0]["set"].as_str(), together[0]["pred_slowdown"].as_str()), ("x", "1"));
 
     let points =
@@ -158,11 +158,9 @@ fn sets_that_cannot_be_fitted_are_explained() {
         set::write(&desk.0.path().join("s.csv"), rows).unwrap();
         desk.fails(&["fit", &grid, "--sets", "s.csv", "-o", "m.json"])
     };
-    let few: Vec<_> = sets.iter().filter(|r| r.set < 8).cloned().map(|mut r| {
-        r.valid = r.set != 3;
-        r
-    });
-    let few = said(&few.collect::<Vec<_>>());
+    let mut few: Vec<_> = sets.iter().filter(|r| r.set < 8).cloned().collect();
+    few.iter_mut().filter(|r| r.set == 3).for_each(|r| r.valid = false);
+    let few = said(&few);
     assert!(few.contains("the sets `s.csv`") && few.contains("7 usable sets, but at least 8"), "{few}");
     assert!(few.contains("1 sets: marked invalid"), "{few}");
     let mut other = sets;
