@@ -15,6 +15,9 @@ use crate::point::Point;
 /// Where, and what: batch, share of the SMs, MHz, activity of the whole GPU (0 to 1).
 type Entry = [f64; 4];
 
+/// Squared distance below which points are the same.
+const SAME: f64 = 1e-9;
+
 /// Activity of one model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Activity {
@@ -59,6 +62,11 @@ impl Activity {
         mean(&self.dram_util, point, |[.., value]| *value)
     }
 
+    /// Whether a row with counters was measured at this point.
+    pub fn was_measured(&self, point: &Point) -> bool {
+        self.sm_util.iter().chain(&self.dram_util).any(|entry| distance(entry, point) < SAME)
+    }
+
     pub(crate) fn is_sound(&self) -> bool {
         let entry = |[batch, share, mhz, value]: &Entry| {
             *batch > 0.0 && *share > 0.0 && *mhz > 0.0 && (0.0..=1.0).contains(value)
@@ -67,15 +75,18 @@ impl Activity {
     }
 }
 
-fn mean(entries: &[Entry], point: &Point, value: fn(&Entry) -> f64) -> Option<f64> {
+/// Squared, in ln batch, ln share and ln clock.
+fn distance(entry: &Entry, point: &Point) -> f64 {
     let [share, mhz, batch] = point.coordinates();
-    let distance = |e: &Entry| {
-        [(e[0], batch), (e[1], share), (e[2], mhz)].iter().map(|(a, b)| (a / b).ln().powi(2)).sum::<f64>()
-    };
+    let pairs = [(entry[0], batch), (entry[1], share), (entry[2], mhz)];
+    pairs.iter().map(|(a, b)| (a / b).ln().powi(2)).sum()
+}
+
+fn mean(entries: &[Entry], point: &Point, value: fn(&Entry) -> f64) -> Option<f64> {
     let (mut sum, mut weights) = (0.0, 0.0);
     for entry in entries {
         // A point that was measured outweighs all others.
-        let weight = distance(entry).max(1e-9).powi(-2);
+        let weight = distance(entry, point).max(SAME).powi(-2);
         sum += weight * value(entry);
         weights += weight;
     }
@@ -103,6 +114,7 @@ mod tests {
         assert!((all[0].dram_util(&at(2, 0.25)).unwrap() - 0.04).abs() < 1e-6);
         let between = all[0].sm_util(&at(2, 0.25)).unwrap();
         assert!(between > 0.1 && between < 0.2, "{between}");
+        assert!(all[0].was_measured(&at(4, 1.0)) && !all[0].was_measured(&at(2, 0.25)));
         assert!(all[0].is_sound());
     }
 }

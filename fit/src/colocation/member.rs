@@ -53,6 +53,8 @@ pub struct Member {
     pub rate_rps: Option<f64>,
     /// Whether the point lies outside the ranges of the fit.
     pub extrapolated: bool,
+    /// Whether the point is one that was measured alone, as far as is known.
+    pub seen: bool,
 }
 
 /// What members share.
@@ -99,6 +101,7 @@ impl Member {
             power_per_clock: None,
             rate_rps: None,
             extrapolated: false,
+            seen: true,
         })
     }
 
@@ -142,6 +145,7 @@ impl Member {
             power_per_clock,
             rate_rps: None,
             extrapolated: prediction.extrapolated,
+            seen: known.is_some_and(|a| a.was_measured(point)),
         })
     }
 

@@ -1,8 +1,9 @@
 //! The colocation model of a model file: fitted on sets, and what it says of others.
 //!
 //! Rule: members are the model file's predictions, in the fit as in a prediction, so that both see the same errors. The
-//! interval of a figure joins, as independent deviations, that of the rule (held-out sets) and those of the members
-//! alone: their powers move the shared power (and at the limit the clock), their times their latency and throughput.
+//! interval of a figure is that of the rule (held-out sets), which holds the errors of members at points that were
+//! measured alone. Of members at other points their own intervals join it as independent deviations: their powers move the
+//! shared power (and at the limit the clock), their times their latency and throughput.
 //!
 //! Cases: a model file without measured sets answers with a rule that knows no contention: right for MIG, and for other
 //! shares without bounds. Bounds of MIG members are those of the members alone, because sets are measured under MPS. A
@@ -25,6 +26,9 @@ use super::{Rule, rules};
 use crate::model_file::ModelFile;
 use crate::point::Point;
 use crate::predict::Interval;
+
+/// No batch takes less than this part of its time alone, however wide its bounds.
+const LEAST_STRETCH: f64 = 0.5;
 
 /// What a model file says of sets.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -209,9 +213,11 @@ impl SetPrediction {
 fn joined(rule: &Contention, intervals: &SetIntervals, gpu: &Gpu, members: &[Member]) -> SetPrediction {
     let said = rule.together(gpu, members);
     // Independent deviations of the members' powers, as a factor on all of them.
+    let learnt = intervals.power;
     let total: f64 = members.iter().map(|m| m.dynamic_w.value).sum();
     let deviation = |end: fn(&Interval) -> Option<f64>| -> Option<f64> {
-        let squares = members.iter().map(|m| Some((end(&m.dynamic_w)? - m.dynamic_w.value).powi(2)));
+        let unseen = members.iter().filter(|m| !(m.seen && learnt.is_some()));
+        let squares = unseen.map(|m| Some((end(&m.dynamic_w)? - m.dynamic_w.value).powi(2)));
         Some(squares.sum::<Option<f64>>()?.sqrt() / total.max(f64::MIN_POSITIVE))
     };
     let moved = |factor: f64| {
@@ -224,7 +230,6 @@ fn joined(rule: &Contention, intervals: &SetIntervals, gpu: &Gpu, members: &[Mem
     let less = deviation(|i| i.low).map(|d| moved(1.0 - d));
     let more = deviation(|i| i.high).map(|d| moved(1.0 + d));
     let alone = members.len() == 1;
-    let learnt = intervals.power;
     // A side is known if any source of deviation is.
     let side = |of_members: Option<f64>, of_rule: Option<f64>| match (of_members, of_rule) {
         (None, None) => None,
@@ -240,20 +245,25 @@ fn joined(rule: &Contention, intervals: &SetIntervals, gpu: &Gpu, members: &[Mem
     };
     let member = |(i, member): (usize, &Member)| {
         let value = said.members[i].slowdown;
-        let learnt = intervals.of_slowdown(value);
         let clock =
             |end: &Option<super::Together>| end.as_ref().map(|t| (t.members[i].slowdown - value).abs());
-        let (down, up) = match alone {
-            true => (None, None),
-            false => (
-                side(clock(&less), learnt.map(|[low, _]| value - low)),
-                side(clock(&more), learnt.map(|[_, high]| high - value)),
-            ),
+        let bounded = |learnt: Option<[f64; 2]>, least: f64| {
+            let down = side(clock(&less), learnt.map(|[low, _]| value - low));
+            let up = side(clock(&more), learnt.map(|[_, high]| high - value));
+            Interval { value, low: down.map(|d| (value - d).max(least)), high: up.map(|d| value + d) }
         };
-        let slowdown =
-            Interval { value, low: down.map(|d| (value - d).max(1.0)), high: up.map(|d| value + d) };
-        let latency_ms = product(&member.latency_ms, &slowdown);
-        let slower = product(&inverse(&member.throughput), &slowdown);
+        let slowdown = match alone {
+            true => Interval { value, low: None, high: None },
+            false => bounded(intervals.of_slowdown(value), 1.0),
+        };
+        let stretch = intervals.of_stretch(value).filter(|_| member.seen);
+        let stretch = stretch.map(|learnt| bounded(Some(learnt), LEAST_STRETCH));
+        let times = |own: &Interval| match stretch {
+            Some(stretch) => product(&Interval { value: own.value, low: None, high: None }, &stretch),
+            None => product(own, &slowdown),
+        };
+        let latency_ms = times(&member.latency_ms);
+        let slower = times(&inverse(&member.throughput));
         let able = inverse(&slower);
         let upto = |items: f64| member.rate_rps.map_or(items, |rate| items.min(rate));
         MemberPrediction {

@@ -5,7 +5,7 @@
 //!
 //! An interval of power is predicted × the 5 % and 95 % order statistics of measured ÷ predicted. One of a slowdown s is
 //! s + q · (s − 1 + 0.1), with q those of (measured − s) / (s − 1 + 0.1), because a large slowdown is known less well; it never
-//! begins below 1. How many sets an interval holds is counted with the order statistics of the *other* sets, and with the bounds of
+//! begins below 1. Latency over the one predicted alone has such an interval as well, which holds that prediction's own error. How many sets an interval holds is counted with the order statistics of the *other* sets, and with the bounds of
 //! power at the limit.
 //!
 //! Cases: a set for which too few others remain is not counted.
@@ -88,19 +88,28 @@ pub struct SetIntervals {
     pub power: Option<[f64; 2]>,
     /// Multiples of (slowdown − 1 + 0.1), added to a slowdown.
     pub slowdown: Option<[f64; 2]>,
+    /// The same for latency over the one predicted alone, at points that the prediction was fitted on.
+    pub stretch: Option<[f64; 2]>,
 }
 
 impl SetIntervals {
     pub(crate) fn are_sound(&self) -> bool {
         self.power.is_none_or(|[low, high]| low > 0.0 && low <= 1.0 && high >= 1.0 && high.is_finite())
-            && self.slowdown.is_none_or(|[low, high]| low <= 0.0 && high >= 0.0 && (high - low).is_finite())
+            && [self.slowdown, self.stretch]
+                .into_iter()
+                .flatten()
+                .all(|[low, high]| low <= 0.0 && high >= 0.0 && (high - low).is_finite())
     }
 
     /// Bounds of a slowdown.
     pub(crate) fn of_slowdown(&self, slowdown: f64) -> Option<[f64; 2]> {
-        let [low, high] = self.slowdown?;
-        let scale = slowdown - 1.0 + EXCESS;
-        Some([(slowdown + low * scale).max(1.0), slowdown + high * scale])
+        let [low, high] = around(slowdown, self.slowdown?);
+        Some([low.max(1.0), high])
+    }
+
+    /// Bounds of latency over the latency predicted alone, at a point that was fitted.
+    pub(crate) fn of_stretch(&self, slowdown: f64) -> Option<[f64; 2]> {
+        self.stretch.map(|q| around(slowdown, q))
     }
 
     fn of_power(&self, power_w: f64, cap_w: Option<f64>) -> Option<[f64; 2]> {
@@ -108,6 +117,11 @@ impl SetIntervals {
         let high = high * power_w;
         Some([low * power_w, cap_w.map_or(high, |cap| high.min(cap).max(power_w))])
     }
+}
+
+fn around(slowdown: f64, [low, high]: [f64; 2]) -> [f64; 2] {
+    let scale = slowdown - 1.0 + EXCESS;
+    [slowdown + low * scale, slowdown + high * scale]
 }
 
 /// A set that was left out, and what the rule said of it.
@@ -122,7 +136,15 @@ impl Out<'_> {
     }
 
     fn slowdowns(&self) -> impl Iterator<Item = (f64, f64)> {
-        let pairs = self.set.slowdowns.iter().zip(&self.said.members);
+        self.beside(&self.set.slowdowns)
+    }
+
+    fn stretches(&self) -> impl Iterator<Item = (f64, f64)> {
+        self.beside(&self.set.stretches)
+    }
+
+    fn beside(&self, measured: &[Option<f64>]) -> impl Iterator<Item = (f64, f64)> {
+        let pairs = measured.iter().zip(&self.said.members);
         pairs.filter_map(|(measured, said)| Some(((*measured)?, said.slowdown)))
     }
 }
@@ -183,11 +205,14 @@ fn errors(pairs: impl Iterator<Item = (f64, f64)>) -> Option<Errors> {
 
 fn intervals<'a>(out: impl Iterator<Item = &'a Out<'a>> + Clone) -> SetIntervals {
     let power = out.clone().filter_map(Out::power).map(|(measured, said)| measured / said).collect();
-    let slowdown = out.flat_map(Out::slowdowns).map(|(m, s)| (m - s) / (s - 1.0 + EXCESS)).collect();
-    let around = |middle: f64| move |[low, high]: [f64; 2]| [low.min(middle), high.max(middle)];
+    let multiple = |(measured, said): (f64, f64)| (measured - said) / (said - 1.0 + EXCESS);
+    let slowdown = out.clone().flat_map(Out::slowdowns).map(multiple).collect();
+    let stretch = out.flat_map(Out::stretches).map(multiple).collect();
+    let holding = |middle: f64| move |[low, high]: [f64; 2]| [low.min(middle), high.max(middle)];
     SetIntervals {
-        power: order_statistics(power).map(around(1.0)),
-        slowdown: order_statistics(slowdown).map(around(0.0)),
+        power: order_statistics(power).map(holding(1.0)),
+        slowdown: order_statistics(slowdown).map(holding(0.0)),
+        stretch: order_statistics(stretch).map(holding(0.0)),
     }
 }
 

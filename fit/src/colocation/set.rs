@@ -35,6 +35,8 @@ pub struct MeasuredSet {
     pub power_w: Option<f64>,
     /// Time of a batch over that alone, of each member.
     pub slowdowns: Vec<Option<f64>>,
+    /// Latency of each member over the one that it is taken to have alone: the slowdown, with the error of that.
+    pub stretches: Vec<Option<f64>>,
     /// Clock that was reached over the one asked for.
     pub clock: Option<f64>,
 }
@@ -131,7 +133,7 @@ fn set(
     cap_w: Option<f64>,
 ) -> Result<MeasuredSet, String> {
     let positive = |v: Option<f64>| v.filter(|v| v.is_finite() && *v > 0.0);
-    let (mut members, mut slowdowns) = (Vec::new(), Vec::new());
+    let (mut members, mut slowdowns, mut stretches) = (Vec::new(), Vec::new(), Vec::new());
     for row in rows {
         if !row.valid {
             return Err("marked invalid".into());
@@ -140,6 +142,7 @@ fn set(
         let ratio = positive(row.latency).zip(positive(row.latency_alone)).map(|(both, alone)| both / alone);
         let against = positive(row.latency).map(|together| together / member.latency_ms.value);
         slowdowns.push(positive(row.slowdown).or(ratio).or(against));
+        stretches.push(against);
         members.push(member);
     }
     let Some(first) = rows.first() else { return Err("no rows".into()) };
@@ -151,7 +154,15 @@ fn set(
     let gpu = Gpu::at(base, Megahertz(frequency), cap_w);
     member::check(&gpu, &members).map_err(|e| e.to_string())?;
     let clock = positive(first.sm_mhz_achieved).map(|mhz| (mhz / f64::from(frequency)).min(1.0));
-    Ok(MeasuredSet { number, gpu, members, power_w: positive(first.avg_power_draw), slowdowns, clock })
+    Ok(MeasuredSet {
+        number,
+        gpu,
+        members,
+        power_w: positive(first.avg_power_draw),
+        slowdowns,
+        stretches,
+        clock,
+    })
 }
 
 fn member(row: &SetRow, alone: Alone<'_>) -> Result<Member, String> {

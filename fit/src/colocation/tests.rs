@@ -26,6 +26,7 @@ fn member(share: Share, items_per_s: f64, dynamic_w: f64, sm: f64, dram: f64) ->
         power_per_clock: None,
         rate_rps: None,
         extrapolated: false,
+        seen: false,
     }
 }
 
@@ -65,8 +66,17 @@ fn measured(rule: &dyn Rule, gpu: Gpu) -> Vec<MeasuredSet> {
         };
         let members: Vec<Member> = (0..members).map(of).collect();
         let said = rule.together(&gpu, &members);
-        let slowdowns = said.members.iter().map(|m| Some(m.slowdown)).collect();
-        MeasuredSet { number, gpu, members, power_w: Some(said.power_w), slowdowns, clock: Some(said.clock) }
+        let slowdowns: Vec<Option<f64>> = said.members.iter().map(|m| Some(m.slowdown)).collect();
+        let stretches = slowdowns.clone();
+        MeasuredSet {
+            number,
+            gpu,
+            members,
+            power_w: Some(said.power_w),
+            slowdowns,
+            stretches,
+            clock: Some(said.clock),
+        }
     };
     (0..30).map(set).collect()
 }
