@@ -4,12 +4,14 @@
 #
 #   scripts/collect_profiles.sh FOLDER SECONDS
 #
-# FOLDER keeps the results; a run ends after about SECONDS, in the middle of what it was doing.
+# FOLDER keeps the results; a run ends after about SECONDS, in the middle of what it was doing. Each command heats the card first
+# (HEAT, 120s by default), because a warm card draws more.
 set -u
 folder=${1:?usage: collect_profiles.sh FOLDER SECONDS}
 seconds=${2:?usage: collect_profiles.sh FOLDER SECONDS}
 gpumon=${GPUMON:-target/release/gpumon}
 workload=${WORKLOAD:-data/workloads/h200-torch.toml}
+heat=${HEAT:-120s}
 mkdir -p "$folder"
 export XDG_STATE_HOME="$folder/state"
 end=$(($(date +%s) + seconds))
@@ -24,7 +26,7 @@ step() {
     left=$((end - $(date +%s)))
     [ "$left" -gt 15 ] || exit 0
     echo "== $* ($left s left)" >>"$folder/log.txt"
-    timeout --signal=INT "$left" "$gpumon" profile -w "$workload" --clocks default "$@" -o "$output" \
+    timeout --signal=INT "$left" "$gpumon" profile -w "$workload" --clocks default --heat "$heat" "$@" -o "$output" \
         >>"$folder/log.txt" 2>&1
     code=$?
     echo "== ended with $code" >>"$folder/log.txt"

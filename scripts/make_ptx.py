@@ -12,7 +12,7 @@ import pathlib
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-KERNELS = [ROOT / "monitor/src/characterize/cuda/burn.cu"]
+KERNELS = [ROOT / "monitor/src/characterize/cuda/burn.cu", ROOT / "profile/src/native/cuda/net.cu"]
 PACKAGE = "nvidia-cuda-nvrtc-cu12"
 # Runs on everything from Ampere on; the driver compiles it for the GPU that it finds.
 OPTIONS = [b"--gpu-architecture=compute_80", b"--fmad=true"]

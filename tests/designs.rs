@@ -163,3 +163,30 @@ fn parts_make_the_whole() {
         "fewer points than parts",
     );
 }
+
+#[test]
+fn simulated_models_at_work_together_slow_each_other_down_the_same_way_each_time() {
+    let desk = Desk::new();
+    let mps = WORKLOAD.replace("\"mig\"", "\"mps\"");
+    let third = "[[model]]\nname = \"densenet-like\"\nlatency_slo_ms = 60\nrate_rps = 100\n";
+    std::fs::write(desk.path("w.toml"), format!("{mps}{third}")).unwrap();
+    let points = "--shares 29,57 --batches 8,32 --clocks 1110,1410";
+    desk.sweep("alone.csv", points);
+    let together = format!("{points} --together 5 --alone alone.csv --json");
+    let report: Value = serde_json::from_str(&desk.sweep("a.parquet", &together)).unwrap();
+    assert_eq!(
+        (&report["simulated"], &report["sets"], &report["valid"]),
+        (&true.into(), &5.into(), &5.into())
+    );
+    desk.sweep("b.parquet", &together);
+    let read = |name: &str| gpumon_core::set::read(&desk.path(name)).unwrap();
+    let rows = read("a.parquet");
+    assert_eq!(rows, read("b.parquet"));
+    assert!(rows.iter().all(|r| r.simulated == Some(true) && r.valid), "{rows:?}");
+    assert!(rows.iter().all(|r| r.slowdown > Some(0.97) && r.dynamic_power_draw > Some(30.0)), "{rows:?}");
+    desk.sweep("c.parquet", &format!("{together} --seed 2"));
+    assert_ne!(rows, read("c.parquet"));
+    // Members of other models than the simulated ones are named.
+    std::fs::write(desk.path("w.toml"), mps.replace("bert-like", "mine")).unwrap();
+    desk.fails(&format!("profile --device sim:a100 -w w.toml -o d.csv {points} --together 2"), "sim:mine");
+}

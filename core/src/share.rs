@@ -12,6 +12,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::geometry::SEVEN_SLICES;
 
+/// Variable that tells a process of how many SMs to make its green context.
+pub const GREEN_SMS: &str = "GPUMON_GREEN_SMS";
+
 /// One model's share of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -4,7 +4,7 @@
 //! [cluster]
 //! gpu = "a100"            # kind of GPU
 //! gpus = 6                # how many there are; left out: as many as it takes
-//! sharing = "mig"         # or "mps"
+//! sharing = "mig"         # or "mps"; "green" (contexts of some SMs) can be profiled, not placed yet
 //! frequencies_mhz = [210, 1410]   # clocks to choose from; left out: those of the profile
 //! carbon_g_per_kwh = 490
 //! pue = 1.1
@@ -44,6 +44,8 @@ pub enum Sharing {
     Mig,
     /// MPS percentages.
     Mps,
+    /// Green contexts, which a worker makes of some of the SMs.
+    Green,
 }
 
 /// The GPUs that models are placed on.

@@ -290,7 +290,7 @@ fn a_stage_seats_shares_one_partition_after_the_other() {
     assert!(seat.env.contains(&("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE".into(), "40".into())), "{seat:?}");
     assert_eq!(control.state().unwrap().mig, Some(false), "MPS wants the whole GPU");
     let seat = stage.seat(Share::Green { sms: 10, of: 132 }).unwrap();
-    assert_eq!(seat.env.len(), 1);
+    assert!(seat.env.contains(&("GPUMON_GREEN_SMS".into(), "10".into())) && seat.env.len() == 2, "{seat:?}");
     assert!(stage.guard().changed().mps.is_none());
     assert!(stage.partition(&[Share::Mig(3), Share::Mps(50)]).is_err());
     stage.seat(Share::Mig(7)).unwrap();

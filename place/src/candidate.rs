@@ -104,7 +104,9 @@ fn of_row(row: &ProfileRow, sharing: Sharing, geometry: &MigGeometry) -> Option<
             geometry.profile(slices)?;
             Share::Slices(slices)
         }
-        (Sharing::Mps, None) if row.share > 0.0 && row.share <= 1.0 => Share::Percent(row.share * 100.0),
+        (Sharing::Mps | Sharing::Green, None) if row.share > 0.0 && row.share <= 1.0 => {
+            Share::Percent(row.share * 100.0)
+        }
         _ => return None,
     };
     let positive = |v: Option<f64>| v.filter(|v| v.is_finite() && *v > 0.0);
@@ -171,7 +173,7 @@ impl fmt::Display for Unusable {
                 "none of its rows is of a MIG instance, but cluster.sharing is `mig`; profile it with `mig_slices`, or \
                  let cluster.sharing be `mps`",
             ),
-            Self::Sharing(Sharing::Mps) => f.write_str(
+            Self::Sharing(Sharing::Mps | Sharing::Green) => f.write_str(
                 "its rows are of MIG instances, but cluster.sharing is `mps`; profile it with a `share`, or let \
                  cluster.sharing be `mig`",
             ),

@@ -71,7 +71,7 @@ fn check_gpu(problem: &Problem, gpu: &Gpu) -> Vec<String> {
     }
     match problem.sharing {
         Sharing::Mig => check_slices(problem, gpu, &mut found),
-        Sharing::Mps => check_percents(gpu, &mut found),
+        Sharing::Mps | Sharing::Green => check_percents(gpu, &mut found),
     }
     for partition in &gpu.partitions {
         check_partition(problem, mhz, partition, &mut found);

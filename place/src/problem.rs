@@ -101,6 +101,12 @@ pub struct Problem {
 /// Why there is no problem to solve.
 #[derive(Debug, thiserror::Error, PartialEq)]
 pub enum ProblemError {
+    /// Nothing runs such a plan yet.
+    #[error(
+        "cluster.sharing is `green`, and plans are made for MIG and MPS; shares of SMs measured in green contexts can be \
+         placed with `mps`"
+    )]
+    Green,
     /// Models that no candidate can serve.
     #[error("{}", join(.0))]
     Infeasible(Vec<Infeasible>),
@@ -138,6 +144,9 @@ impl Problem {
         }
         let clocks = clocks(workload, rows, base)?;
         let sharing = cluster.sharing.unwrap_or(Sharing::Mig);
+        if sharing == Sharing::Green {
+            return Err(ProblemError::Green);
+        }
         let allowed = |mhz| clocks.iter().any(|(c, _)| *c == mhz);
         let mut infeasible = Vec::new();
         let mut models = Vec::new();

@@ -1,4 +1,5 @@
-//! The rows of a sweep one after another: idle power, then each model's points as a chooser asks for them.
+//! The rows of a sweep one after another: idle power at all clocks without a context, then with one, so that what makes the
+//! context starts once; then each model's points as a chooser asks for them.
 
 use gpumon_core::profile::ProfileRow;
 
@@ -26,8 +27,9 @@ impl<'a> Course<'a> {
 
     /// What the row after `rows` measures; `None` after the last.
     pub(crate) fn next(&mut self, rows: &[ProfileRow], chooser: &mut dyn Chooser) -> Option<Step> {
-        if let Some(&clock) = self.plan.idle.get(rows.len() / 2) {
-            return Some(Step::Idle(clock, rows.len() % 2 == 1));
+        let idle = &self.plan.idle;
+        if let Some(&clock) = idle.iter().chain(idle).nth(rows.len()) {
+            return Some(Step::Idle(clock, rows.len() >= idle.len()));
         }
         while let Some(model) = self.plan.models.get(self.place) {
             let end = match chooser.next(&model.model, rows, &self.left) {

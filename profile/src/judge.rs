@@ -30,10 +30,10 @@ const SLOWDOWNS: u64 = 0x8 | 0x20 | 0x40 | 0x80;
 /// One step of the clocks of data-centre GPUs, MHz.
 const CLOCK_STEP_MHZ: f64 = 15.0;
 
-/// The row of a run. `row` says which point it was. `idle_w`: power of the GPU idling with a context at its clock, W.
+/// The row of a run. `row` says which point it was, and in its reason what is special about it. `idle_w`: power of the GPU idling with a context at its clock, W.
 pub(crate) fn judge(protocol: &Protocol, mut row: ProfileRow, run: &Run, idle_w: Option<f64>) -> ProfileRow {
     let Run { times_ms, measured, settled } = run;
-    let (mut wrong, mut notes) = (Vec::new(), Vec::new());
+    let (mut wrong, mut notes) = (Vec::new(), Vec::from_iter(row.reason.take()));
     let total_s = times_ms.iter().sum::<f64>() / 1e3;
     let items = times_ms.len() as f64 * f64::from(row.batch_size);
     let (latency, power) = (Mean::of(times_ms), &measured.power);

@@ -14,6 +14,8 @@
 //! protocol  sets the GPU, loads the model, runs it once, and makes a row of it
 //!    ├─ stage     what the GPU is set to: clock, power limit, and the seat that gives a process its share
 //!    ├─ workload  one trait, sibling files: what runs
+//!    │     └─ native  nets on an NVIDIA GPU without PyTorch, in a process of their own
+//!    ├─ heat      before it, where the card has cooled; drift: what idle power did meanwhile
 //!    ├─ phases    warm up, settle, measure until it is known well enough (interval)
 //!    ├─ meter     what the GPU's sensors say meanwhile: power, clock, throttling, activity
 //!    └─ judge     what makes a row valid
@@ -26,11 +28,15 @@
 pub mod choose;
 mod course;
 pub mod design;
+mod drift;
+mod heat;
 pub mod interval;
 mod journal;
 mod judge;
 pub mod merge;
 pub mod meter;
+pub mod native;
+mod outcome;
 mod phases;
 pub mod plan;
 pub mod protocol;
@@ -43,6 +49,8 @@ pub mod together;
 mod warmth;
 pub mod workload;
 
+pub use drift::Drift;
+pub use heat::Heated;
 pub use journal::{JournalError, path_of as journal_of};
 
 #[cfg(test)]

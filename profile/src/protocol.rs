@@ -134,6 +134,7 @@ impl Bench<'_> {
             Err(Failure::All(error)) => return Err(error),
         };
         row.mem_bytes = workload.memory_bytes().and_then(|bytes| i64::try_from(bytes).ok());
+        row.reason = workload.note().map(str::to_owned);
         Ok(judge(self.protocol, row, &run, idle_w))
     }
 

@@ -3,121 +3,38 @@
 //! Rule: rows are made in the plan's order and kept in a journal (`OUTPUT.journal`) as they are made. When all are
 //! there the output appears whole, and the journal goes. A sweep that was stopped or cut off goes on behind the last
 //! row that the journal holds.
+//! A card that has cooled is heated before what is measured with a context ([`crate::heat`]), and idle power is looked at again behind
+//! the last point ([`crate::drift`]).
 //! Cases: points that cannot fit are left out before anything runs, and the plan says so; points that fail are rows
 //! that are not valid, and several failures after each other, but for what does not fit, end the sweep; a stop is heeded between rows; an output
 //! that exists already is not touched.
 //! Not done here: measuring points again that an earlier sweep found invalid.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use gpumon_core::profile::{IDLE_CONTEXT, ProfileRow};
-use gpumon_core::profile_io::{self, ProfileError};
+use gpumon_core::profile_io;
 use gpumon_core::share::Share;
 use gpumon_core::units::{MonoUs, US_PER_S};
 
-use crate::choose::{Chooser, End, InOrder};
+use crate::choose::{Chooser, InOrder};
 use crate::course::Course;
+use crate::drift::{Drift, is_first};
+use crate::heat::{Heat, Heated, joules_between};
 use crate::journal::{Entry, Heading, Journal, JournalError, path_of};
+pub use crate::outcome::{Estimate, Outcome, Progress, SweepError};
 use crate::plan::{ModelPlan, Plan, Step};
 use crate::protocol::{Bench, MeasureError};
 use crate::stage::{Seat, Stage};
 use crate::workload::{DOES_NOT_FIT, Workload, WorkloadError};
 
 /// So many points that fail one after another end a sweep: something is wrong with more than the points.
-const FAILURES_IN_A_ROW: usize = 5;
+pub(crate) const FAILURES_IN_A_ROW: usize = 5;
 
 /// No sweep takes longer, µs.
 const MAX_US: i64 = 100 * 365 * 86_400 * US_PER_S;
-
-/// What a sweep will cost.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Estimate {
-    /// Rows of idle power.
-    pub idle_rows: usize,
-    /// Time of each, s.
-    pub idle_row_s: f64,
-    /// Points.
-    pub points: usize,
-    /// Time of each, s; batches of many seconds take longer.
-    pub point_s: f64,
-    /// All of it, s.
-    pub total_s: f64,
-}
-
-/// How far a sweep is.
-#[derive(Clone, Debug)]
-pub struct Progress<'a> {
-    /// Rows made, those of earlier runs included.
-    pub done: usize,
-    /// Rows that there will be.
-    pub total: usize,
-    /// The row just made.
-    pub row: &'a ProfileRow,
-    /// Time left, s, at the pace so far.
-    pub remaining_s: f64,
-}
-
-/// How a sweep ended.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Outcome {
-    /// All rows that were made, in this run and before.
-    pub rows: Vec<ProfileRow>,
-    /// How many of them came from the journal.
-    pub resumed: usize,
-    /// The journal that holds them, if the sweep was stopped; `None` if the output is written.
-    pub journal: Option<PathBuf>,
-    /// How the models that are done ended, in the plan's order.
-    pub ends: Vec<End>,
-    /// What the user should know: a GPU that could not be given back as it was found.
-    pub notices: Vec<String>,
-}
-
-/// Why a sweep did not end well.
-#[derive(Debug, thiserror::Error)]
-pub enum SweepError {
-    /// The output is there already.
-    #[error("`{}` exists already; remove it, or name another output", .0.display())]
-    Exists(PathBuf),
-    /// No point of the space can run.
-    #[error("no point of `{model}` can run: {why}")]
-    NoPoints {
-        /// The model.
-        model: String,
-        /// Why the first of its points cannot.
-        why: String,
-    },
-    /// The plan was made for other workloads.
-    #[error("the plan was made for other workloads than those that are to run; make it anew")]
-    OtherPlan,
-    /// The journal cannot be used.
-    #[error(transparent)]
-    Journal(#[from] JournalError),
-    /// The output cannot be written.
-    #[error(transparent)]
-    Output(#[from] ProfileError),
-    /// Nothing can be measured any more; what was made is in the journal.
-    #[error("{source}; the {done} rows made so far are in `{}`, and the same sweep, without a recording, goes on from \
-             there", journal.display())]
-    Measure {
-        /// Why.
-        source: MeasureError,
-        /// Rows made so far.
-        done: usize,
-        /// Where they are kept.
-        journal: PathBuf,
-    },
-    /// Too many points failed one after another.
-    #[error("{FAILURES_IN_A_ROW} points failed one after another, the last with: {reason}; they are in `{}`: remove its last \
-             lines to measure them again", journal.display())]
-    KeepsFailing {
-        /// Why the last one failed.
-        reason: String,
-        /// Where the rows are kept.
-        journal: PathBuf,
-    },
-}
 
 /// A sweep, ready to run.
 pub struct Sweep<'a> {
@@ -134,6 +51,26 @@ pub struct Sweep<'a> {
     /// On resuming, wait until as much time has passed as in the run before. For simulated GPUs on a virtual clock, whose
     /// readings depend on it: a resumed sweep then gives the same file as one that was not stopped.
     pub same_time: bool,
+    /// Longest heating of a card that has cooled, s; 0 for none.
+    pub heat_s: f64,
+    /// Whether idle power is measured again at the end.
+    pub closing: bool,
+}
+
+/// What a run of a sweep has made.
+struct Made {
+    rows: Vec<ProfileRow>,
+    heated: Vec<Heated>,
+    drift: Option<Drift>,
+    notices: Vec<String>,
+    /// Energy so far, J; `None` once some of it is not known.
+    joules: Option<f64>,
+}
+
+impl Made {
+    fn spent(&mut self, joules: Option<f64>) {
+        self.joules = self.joules.zip(joules).map(|(before, more)| before + more);
+    }
 }
 
 impl Sweep<'_> {
@@ -146,8 +83,9 @@ impl Sweep<'_> {
     pub fn estimate_by(&self, chooser: &dyn Chooser) -> Estimate {
         let (idle_rows, points) = (2 * self.plan.idle.len(), self.plan.points_by(chooser));
         let (idle_row_s, point_s) = (self.bench.protocol.idle_row_s(), self.bench.protocol.point_s());
-        let total_s = idle_rows as f64 * idle_row_s + points as f64 * point_s;
-        Estimate { idle_rows, idle_row_s, points, point_s, total_s }
+        let closing_s = if self.closing { idle_row_s } else { 0.0 };
+        let total_s = self.heat_s + idle_rows as f64 * idle_row_s + points as f64 * point_s + closing_s;
+        Estimate { idle_rows, idle_row_s, points, point_s, heat_s: self.heat_s, total_s }
     }
 
     /// Runs it to its end or until it is stopped. `progress` is called after each row.
@@ -190,24 +128,30 @@ impl Sweep<'_> {
         if self.same_time && past_us > 0 {
             self.bench.clock.sleep_until(began.plus_us(past_us));
         }
-        let mut rows: Vec<ProfileRow> = entries.into_iter().map(|entry| entry.row).collect();
+        let rows: Vec<ProfileRow> = entries.into_iter().map(|entry| entry.row).collect();
         let resumed = rows.len();
-        let measured = self.measure_rest(&mut journal, began, &mut rows, &mut course, chooser, progress);
+        let mut made = Made { rows, heated: vec![], drift: None, notices: vec![], joules: Some(0.0) };
+        let run_began = self.bench.clock.mono();
+        let measured = self.measure_rest(&mut journal, began, &mut made, &mut course, chooser, progress);
+        let seconds = self.bench.clock.mono().since_us(run_began) as f64 / US_PER_S as f64;
         let ends = course.ends();
         let not_ended = self.workloads.iter_mut().filter_map(|workload| {
             let error = workload.quit().err()?;
             Some(format!("`{}` did not end as it should: it {error}", workload.name()))
         });
-        let mut notices: Vec<String> = not_ended.collect();
-        notices.extend(
+        made.notices.extend(not_ended);
+        made.notices.extend(
             self.bench.stage.restore().err().map(|e| format!("the GPU was not given back as it was: {e}")),
         );
-        if !measured? {
-            return Ok(Outcome { rows, resumed, journal: Some(path), ends, notices });
+        let Made { mut rows, heated, drift, notices, joules } = made;
+        let mut left = Some(path);
+        if measured? {
+            drift.iter().for_each(|drift| drift.note(&mut rows));
+            profile_io::write(self.output, &rows)?;
+            journal.remove()?;
+            left = None;
         }
-        profile_io::write(self.output, &rows)?;
-        journal.remove()?;
-        Ok(Outcome { rows, resumed, journal: None, ends, notices })
+        Ok(Outcome { rows, resumed, journal: left, ends, notices, heated, drift, seconds, joules })
     }
 
     /// Whether the journal's rows are those that the plan begins with, in time's order.
@@ -245,38 +189,43 @@ impl Sweep<'_> {
         &mut self,
         journal: &mut Journal,
         began: MonoUs,
-        rows: &mut Vec<ProfileRow>,
+        made: &mut Made,
         course: &mut Course,
         chooser: &mut dyn Chooser,
         progress: &mut dyn FnMut(&Progress),
     ) -> Result<bool, SweepError> {
         let total = self.plan.rows_by(chooser);
-        let mut idle_w: BTreeMap<i32, f64> = rows.iter().filter_map(idle_power).collect();
-        let (resumed, resumed_at, mut failures) = (rows.len(), self.bench.clock.mono(), 0);
-        let mut place = None;
-        while let Some(step) = course.next(rows, chooser) {
+        let mut idle_w: BTreeMap<i32, f64> = made.rows.iter().filter_map(idle_power).collect();
+        let (resumed, resumed_at, mut failures) = (made.rows.len(), self.bench.clock.mono(), 0);
+        let (mut place, mut heat) = (None, Heat::new(self.heat_s));
+        while let Some(step) = course.next(&made.rows, chooser) {
             if self.stop.load(Ordering::SeqCst) {
                 return Ok(false);
             }
-            let done = rows.len();
+            let done = made.rows.len();
+            let lost = |source| SweepError::Measure { source, done, journal: path_of(self.output) };
+            self.leave(step, place);
+            if !matches!(step, Step::Idle(_, false)) {
+                self.heat(step, &mut heat, made).map_err(lost)?;
+                if self.stop.load(Ordering::SeqCst) {
+                    return Ok(false);
+                }
+            }
             let (row_began, joules) = (self.bench.clock.mono(), self.bench.device.energy_counter().ok());
-            let mut row = self.measure(step, place, &idle_w).map_err(|source| SweepError::Measure {
-                source,
-                done,
-                journal: path_of(self.output),
-            })?;
-            place = matches!(step, Step::Point(..)).then(|| step.place());
+            let mut row = self.measure(step, place, &idle_w).map_err(lost)?;
+            if matches!(step, Step::Point(..)) {
+                place = Some(step.place());
+                heat.worked(self.bench.clock.mono());
+            }
             row.wall_s = Some(self.bench.clock.mono().since_us(row_began) as f64 / US_PER_S as f64);
             let joules_after = self.bench.device.energy_counter().ok();
-            row.wall_energy_j = joules_after.zip(joules).and_then(|(after, before)| {
-                let spent_mj = after.0.checked_sub(before.0)?;
-                Some(spent_mj as f64 / 1e3)
-            });
+            row.wall_energy_j = joules_after.zip(joules).and_then(joules_between);
+            made.spent(row.wall_energy_j);
             idle_w.extend(idle_power(&row));
             let at_us = self.bench.clock.mono().since_us(began);
             let entry = Entry { at_us, row };
             journal.append(&entry)?;
-            rows.push(entry.row.clone());
+            made.rows.push(entry.row.clone());
             let elapsed_s = self.bench.clock.mono().since_us(resumed_at) as f64 / US_PER_S as f64;
             let remaining_s = elapsed_s / (done + 1 - resumed) as f64 * total.saturating_sub(done + 1) as f64;
             progress(&Progress { done: done + 1, total, row: &entry.row, remaining_s });
@@ -286,7 +235,46 @@ impl Sweep<'_> {
                 return Err(SweepError::KeepsFailing { reason, journal: path_of(self.output) });
             }
         }
+        if self.closing && !self.stop.load(Ordering::SeqCst) {
+            self.close(place, made);
+        }
         Ok(true)
+    }
+
+    /// Ends a model that is done, before another one is taken up.
+    fn leave(&mut self, step: Step, before: Option<usize>) {
+        if let Some(other) = before.filter(|b| *b != step.place()).and_then(|b| self.workloads.get_mut(b)) {
+            // What is wrong with it shows in the next one's rows, or when all quit.
+            let _ = other.quit();
+        }
+    }
+
+    /// Heats the card with the model that is due, if it has cooled.
+    fn heat(&mut self, step: Step, heat: &mut Heat, made: &mut Made) -> Result<(), MeasureError> {
+        let workload = workload_at(self.workloads, step.place())?;
+        let points = self.plan.models.get(step.place()).map_or(&[][..], |m| &m.points);
+        match heat.apply(&mut self.bench, workload, points, self.stop)? {
+            Some(Ok(heated)) => {
+                made.spent(heated.joules);
+                made.heated.push(heated);
+            }
+            Some(Err(why)) => made.notices.push(why),
+            None => {}
+        }
+        Ok(())
+    }
+
+    /// Looks at idle power again, where the whole GPU can still be had. All rows are there, so what fails is only told.
+    fn close(&mut self, place: Option<usize>, made: &mut Made) {
+        let Some(&clock) = self.plan.idle.last().filter(|_| self.bench.stage.seats_coexist()) else { return };
+        let Some(first) = made.rows.iter().find(|row| is_first(row, clock.0 as i32)) else { return };
+        let Some(workload) = self.workloads.get_mut(place.unwrap_or(0)) else { return };
+        let before = self.bench.device.energy_counter().ok();
+        match self.bench.idle(workload.as_mut(), clock, true) {
+            Ok(last) => made.drift = Drift::between(first, &last),
+            Err(error) => made.notices.push(format!("idle power could not be measured at the end: {error}")),
+        }
+        made.spent(self.bench.device.energy_counter().ok().zip(before).and_then(joules_between));
     }
 
     fn measure(
@@ -296,23 +284,15 @@ impl Sweep<'_> {
         idle_w: &BTreeMap<i32, f64>,
     ) -> Result<ProfileRow, MeasureError> {
         let place = step.place();
-        if let Some(other) = before.filter(|b| *b != place).and_then(|b| self.workloads.get_mut(b)) {
-            // What is wrong with a model that is done shows in the next one's rows, or when all quit.
-            let _ = other.quit();
-        }
-        // Places come from the plan, which was compared with the workloads.
-        let Some(workload) = self.workloads.get_mut(place) else {
-            let error = WorkloadError::Lost("is not there".into());
-            return Err(MeasureError::Workload { model: place.to_string(), error });
-        };
+        let workload = workload_at(self.workloads, place)?;
         if before != Some(place) && matches!(step, Step::Point(..)) {
-            prepare(self.bench.stage, workload.as_mut(), self.plan.models.get(place))?;
+            prepare(self.bench.stage, workload, self.plan.models.get(place))?;
         }
         match step {
-            Step::Idle(clock, context) => self.bench.idle(workload.as_mut(), clock, context),
+            Step::Idle(clock, context) => self.bench.idle(workload, clock, context),
             Step::Point(_, point) => {
                 let idle_w = idle_w.get(&(point.clock.0 as i32)).copied();
-                self.bench.point(workload.as_mut(), &point, idle_w)
+                self.bench.point(workload, &point, idle_w)
             }
         }
     }
@@ -324,6 +304,17 @@ impl Sweep<'_> {
             protocol: self.bench.protocol.clone(),
             idle: self.plan.idle.clone(),
             models: self.plan.models.iter().map(|m| (m.model.clone(), m.points.clone())).collect(),
+        }
+    }
+}
+
+/// The workload at a place. Places come from the plan, which was compared with the workloads.
+fn workload_at(workloads: &mut [Box<dyn Workload>], place: usize) -> Result<&mut dyn Workload, MeasureError> {
+    match workloads.get_mut(place) {
+        Some(workload) => Ok(workload.as_mut()),
+        None => {
+            let error = WorkloadError::Lost("is not there".into());
+            Err(MeasureError::Workload { model: place.to_string(), error })
         }
     }
 }

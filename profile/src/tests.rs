@@ -28,15 +28,16 @@ struct Stage {
     device: Arc<SimDevice>,
     workloads: Vec<Box<dyn Workload>>,
     protocol: Protocol,
+    heat_s: f64,
 }
 
 fn stage(gpu: &str, model: &str) -> Stage {
     let clock: Arc<dyn Clock> = Arc::new(VirtualClock::new(WallUs(1_700_000_000_000_000)));
     let device = named(gpu, &clock).unwrap().remove(0);
-    let context = Context { clock: clock.clone(), sim: Some(device.clone()), python: None };
-    let workloads = model.split('+').map(|m| open(&format!("sim:{m}"), &context).unwrap()).collect();
+    let context = Context { clock: clock.clone(), sim: Some(device.clone()), python: None, native: None };
+    let workloads = model.split('+').map(|m| open(m, &format!("sim:{m}"), &context).unwrap()).collect();
     let settings = SimStage::new(device.clone(), clock.clone());
-    Stage { settings, workloads, clock, device, protocol: Protocol::default() }
+    Stage { settings, workloads, clock, device, protocol: Protocol::default(), heat_s: 0.0 }
 }
 
 impl Stage {
@@ -74,6 +75,8 @@ impl Stage {
             output,
             stop: &stop,
             same_time: true,
+            heat_s: self.heat_s,
+            closing: self.heat_s > 0.0,
         };
         let mut made = 0;
         sweep.run_by(chooser, &mut |progress| {
@@ -221,6 +224,49 @@ fn a_chooser_asks_for_points_and_is_asked_the_same_again_after_a_stop() {
 }
 
 #[test]
+fn a_card_is_heated_before_it_idles_with_a_context_and_idle_power_is_looked_at_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("p.csv");
+    let begin = || Stage { heat_s: 90.0, ..stage("a100", "densenet-like+bert-like") };
+    let plan = begin().plan(Design::Lhs(0.2));
+    assert_eq!(plan.idle.len(), 3);
+    let stopped = begin().sweep(&plan, &output, 8).unwrap();
+    let heated = &stopped.heated[..];
+    assert!(
+        heated.len() == 1 && stopped.drift.is_none(),
+        "30 s of rows with a context are no pause: {heated:?}"
+    );
+    let first = &heated[0];
+    assert!((first.model.as_str(), first.batch, first.steady) == ("densenet-like", 32, true), "{first:?}");
+    assert!((20.0..60.0).contains(&first.seconds) && first.to_c > first.from_c, "{first:?}");
+    assert!(first.joules > Some(100.0 * 20.0) && stopped.joules > first.joules, "{first:?}");
+    let rows_s: f64 = stopped.rows.iter().filter_map(|r| r.wall_s).sum();
+    assert!((stopped.seconds - rows_s - first.seconds).abs() < 0.5, "all of the time is told");
+    let models: Vec<_> = stopped.rows.iter().take(6).map(|r| (r.model.as_str(), r.frequency)).collect();
+    let wanted = [210, 750, 1410]
+        .map(|mhz| (IDLE, mhz))
+        .into_iter()
+        .chain([210, 750, 1410].map(|mhz| (IDLE_CONTEXT, mhz)));
+    assert!(models.into_iter().eq(wanted));
+
+    let outcome = begin().sweep(&plan, &output, 0).unwrap();
+    assert_eq!((outcome.resumed, outcome.heated.len()), (8, 1), "a sweep that goes on heats again");
+    let drift = outcome.drift.unwrap();
+    assert_eq!(drift.clock_mhz, 1410);
+    near(Some(drift.last_w), drift.first_w, 0.01, "a simulated GPU draws the same at any temperature");
+    let noted: Vec<_> = outcome.rows.iter().filter(|r| r.is_idle() && r.reason.is_some()).collect();
+    assert!(noted.len() == 1 && noted[0].frequency == 1410, "{noted:?}");
+    assert!(noted[0].reason.as_deref().unwrap().ends_with("after the points"), "{noted:?}");
+    assert_eq!(profile_io::read(&output).unwrap().rows, outcome.rows);
+
+    // A minute without work cools it.
+    let mut slow = begin();
+    slow.protocol.idle_s = 20.0;
+    let heated = slow.sweep(&plan, &folder.path().join("slow.csv"), 0).unwrap().heated;
+    assert_eq!(heated.len(), 2, "before the first clock with a context, and before the third: {heated:?}");
+}
+
+#[test]
 fn a_journal_cut_at_any_byte_is_taken_up() {
     let folder = tempfile::tempdir().unwrap();
     let begin = || stage("a100", "mobilenet-like");
@@ -256,10 +302,7 @@ fn a_journal_of_other_rows_than_the_plans_is_refused_with_the_line() {
     };
     let without =
         |i: usize| lines.iter().enumerate().filter(|(k, _)| *k != i).map(|(_, l)| *l).collect::<Vec<_>>();
-    refused(
-        &without(2),
-        "line 3: a row of another point than the sweep's, which is `@idle-context` at 210 MHz",
-    );
+    refused(&without(2), "line 3: a row of another point than the sweep's, which is `@idle` at 750 MHz");
     let points = 1 + 2 * plan.idle.len();
     refused(&without(points), &format!("line {}: a row of another point", points + 1));
     let last = *lines.last().unwrap();
@@ -287,7 +330,9 @@ fn two_sweeps_do_not_write_one_output() {
         clock: first.clock.as_ref(),
     };
     let workloads = &mut first.workloads;
-    let sweep = Sweep { bench, workloads, plan: &plan, output: &output, stop: &stop, same_time: true };
+    let (same_time, heat_s, closing) = (true, 0.0, false);
+    let sweep =
+        Sweep { bench, workloads, plan: &plan, output: &output, stop: &stop, same_time, heat_s, closing };
     let mut errors = 0;
     sweep
         .run(&mut |_| {
@@ -441,6 +486,8 @@ fn heat_spoils_a_point_and_a_lost_gpu_ends_the_sweep() {
         output: &output,
         stop: &AtomicBool::new(false),
         same_time: false,
+        heat_s: 0.0,
+        closing: false,
     };
     let error = sweep.run(&mut |_| ()).unwrap_err().to_string();
     assert!(error.contains("fell off the bus") && error.contains("rows made so far"), "{error}");
@@ -594,8 +641,8 @@ fn the_page_lists_the_columns_that_there_are() {
 #[test]
 fn unknown_workloads_are_explained() {
     let stage = stage("a100", "bert-like");
-    let context = Context { clock: stage.clock.clone(), sim: None, python: None };
-    let explain = |spec: &str| open(spec, &context).err().unwrap().to_string();
+    let context = Context { clock: stage.clock.clone(), sim: None, python: None, native: None };
+    let explain = |spec: &str| open("m", spec, &context).err().unwrap().to_string();
     assert!(explain("cuda:x").contains("`sim:MODEL`"));
     assert!(explain("sim:alexnet").contains("`sim:resnet50-like`"));
     assert!(explain("sim:bert-like").contains("--device sim:a100"));
@@ -604,7 +651,7 @@ fn unknown_workloads_are_explained() {
 #[test]
 fn models_are_opened_as_the_workload_file_says() {
     let clock: Arc<dyn Clock> = Arc::new(VirtualClock::new(WallUs(0)));
-    let context = Context { clock, sim: None, python: Some("/no/python".into()) };
+    let context = Context { clock, sim: None, python: Some("/no/python".into()), native: None };
     let argv = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
     let opened = of_model("m", Some(&argv(&["python3", "w.py"])), &context).unwrap();
     assert_eq!(opened.name(), "m");

@@ -44,4 +44,4 @@ pub use spec::{
 };
 pub use timeline::{Change, ChangeError, Timeline, Totals};
 pub use update::Shape;
-pub use workload::{ModelError, Operating, SimModel, Truth};
+pub use workload::{ModelError, Operating, SideBySide, SimModel, Tenant, Together, Truth};

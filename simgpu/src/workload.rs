@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! TOML ─▶ models ─ kernel   each class of kernels: waves over the SMs, caches, memory, launches → time, energy
+//!                 ─ together  several models side by side: what they leave each other of L2 and memory
 //!                 ─ settle  the clock that a GPU with a power limit then runs at, and the load level that draws as much
 //! ```
 //!
@@ -9,7 +10,7 @@
 //! is a function of seed and point. Neither is a formula in share, clock and batch: waves, cache knees and launch floors
 //! make steps. Units: ms, W above idling with a context, bytes.
 //! Cases: a clock of 0 is taken as 1 MHz and a batch of 0 as 1.
-//! Not done here: several models at once; warm-up; the host's own slowness.
+//! Not done here: warm-up; the host's own slowness.
 //! Source: the numbers are assumed (specs/models-a100.toml says which are not).
 
 use std::sync::Arc;
@@ -22,10 +23,12 @@ use crate::hash;
 mod kernel;
 mod models;
 mod settle;
+mod together;
 
 pub use models::ModelError;
 use models::{File, ModelSpec};
-pub use settle::Operating;
+pub use settle::{Operating, Together};
+pub use together::{SideBySide, Tenant};
 
 const BUILTIN: &str = include_str!("../specs/models-a100.toml");
 
@@ -129,13 +132,16 @@ impl SimModel {
     }
 
     fn noise(&self, stream: u64, batch: u32, share: Share, sm: Megahertz) -> f64 {
-        let share_ppm = (share.fraction() * 1e6).round() as i64;
-        let point = (i64::from(batch) << 40) ^ (share_ppm << 16) ^ i64::from(sm.0);
-        hash::normal(hash::bits(self.seed, stream, point))
+        hash::normal(hash::bits(self.seed, stream, point_bits(batch, share, sm)))
     }
 }
 
 const MIB: f64 = 1_048_576.0;
+
+fn point_bits(batch: u32, share: Share, sm: Megahertz) -> i64 {
+    let share_ppm = (share.fraction() * 1e6).round() as i64;
+    (i64::from(batch) << 40) ^ (share_ppm << 16) ^ i64::from(sm.0)
+}
 
 /// Different models see different noise.
 fn name_bits(name: &str) -> u64 {

@@ -67,6 +67,9 @@ pub enum Command {
     /// Wait for the end of standard input, then put back what a journal lists
     #[command(name = "__janitor", hide = true)]
     Janitor(control::JanitorArgs),
+    /// Serve a native net over the worker protocol
+    #[command(name = WORKER, hide = true)]
+    Worker(pipeline::WorkerArgs),
     /// Sweep models over share, clock and batch size
     Profile(pipeline::ProfileArgs),
     /// Put the profiles of a sweep's parts together
@@ -78,6 +81,9 @@ pub enum Command {
     /// Place a workload's models on shared GPUs for least power, energy or carbon
     Place(pipeline::PlaceArgs),
 }
+
+/// What `native:NET` starts.
+pub const WORKER: &str = "__worker";
 
 impl Command {
     /// The exit code for a failure of gpumon itself.

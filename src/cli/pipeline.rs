@@ -40,6 +40,10 @@ pub struct ProfileArgs {
     /// Rest so long before each measurement of idle power, and measure it as long
     #[arg(long, default_value = "5s", value_name = "TIME", value_parser = parse::length)]
     pub idle: Duration,
+    /// Longest heating before what is measured with a context, on a card that has not worked for a minute; it ends when the
+    /// temperature is steady; 0 for none [default: 120s; none on simulated GPUs, whose power does not depend on temperature]
+    #[arg(long, value_name = "TIME", value_parser = parse::duration)]
+    pub heat: Option<Duration>,
     /// Measure this many sets of two to four models at work on the GPU together instead, on shares of the lists that fit
     /// together, chosen to be unlike each other
     #[arg(long, value_name = "SETS", conflicts_with_all = ["design", "record"], value_parser = clap::value_parser!(u32).range(1..=10_000))]
@@ -64,7 +68,8 @@ pub struct ProfileArgs {
     /// MIG sizes, compute slices of seven, where the workload's sharing is `mig` [default: 1,2,3,4,7]
     #[arg(long, value_delimiter = ',', value_name = "LIST", allow_negative_numbers = true, value_parser = clap::value_parser!(u8).range(1..=7))]
     pub slices: Option<Vec<u8>>,
-    /// MPS shares, % of the SMs, where the workload's sharing is `mps` [default: 14,29,43,57,100]
+    /// Shares, % of the SMs, where the workload's sharing is `mps` or `green` (there to the nearest number of SMs that the
+    /// driver hands out) [default: 14,29,43,57,100]
     #[arg(long, value_delimiter = ',', value_name = "LIST", allow_negative_numbers = true, value_parser = clap::value_parser!(u8).range(1..=100))]
     pub shares: Option<Vec<u8>>,
     /// Batch sizes, items
@@ -84,7 +89,7 @@ pub struct ProfileArgs {
     #[arg(long, value_name = "I/N", conflicts_with_all = ["from", "together"])]
     pub shard: Option<Shard>,
     /// Answer from this full profile instead of a GPU, to compare designs
-    #[arg(long, value_name = "GRID", conflicts_with_all = ["workload", "together", "device", "gpu", "clocks", "power_limits", "precision", "idle", "python", "dry_run", "slices", "shares", "batches", "record"])]
+    #[arg(long, value_name = "GRID", conflicts_with_all = ["workload", "together", "device", "gpu", "clocks", "power_limits", "precision", "idle", "heat", "python", "dry_run", "slices", "shares", "batches", "record"])]
     pub from: Option<PathBuf>,
     /// Models of GRID to replay, in this order [default: all]
     #[arg(long, value_delimiter = ',', value_name = "LIST", requires = "from")]
@@ -265,4 +270,12 @@ pub struct PlaceArgs {
 pub enum EmitKind {
     /// A shell script a GPU: sets clock and partitions, starts the workers, undoes all of it at the end
     Sh,
+}
+
+/// Arguments of the worker of a native net.
+#[derive(Debug, Args)]
+pub struct WorkerArgs {
+    /// Net that comes with gpumon, or file NET.toml
+    #[arg(value_name = "NET")]
+    pub net: String,
 }

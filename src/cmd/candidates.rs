@@ -80,8 +80,8 @@ fn shares(model: &Model, sharing: Sharing) -> Vec<Share> {
     match sharing {
         Sharing::Mig => SEVEN_SLICES.profiles.iter().map(|p| Share::Slices(p.slices)).collect(),
         // A file without the list is of a gpumon that did not write it yet; the ends of its range were measured.
-        Sharing::Mps if model.shares.is_empty() => model.ranges.share.map(Share::Sms).to_vec(),
-        Sharing::Mps => model.shares.iter().copied().map(Share::Sms).collect(),
+        _ if model.shares.is_empty() => model.ranges.share.map(Share::Sms).to_vec(),
+        Sharing::Mps | Sharing::Green => model.shares.iter().copied().map(Share::Sms).collect(),
     }
 }
 
@@ -118,7 +118,7 @@ fn why_nothing(model: &Model, sharing: Sharing, batches: &[u32], clocks: &[u32])
              `mig_slices`, or let cluster.sharing be `mps`"
                 .into()
         }
-        Sharing::Mps if !ranges.sms => {
+        Sharing::Mps | Sharing::Green if !ranges.sms => {
             "it was fitted on MIG instances only, but cluster.sharing is `mps`; profile it with a `share`, or let \
              cluster.sharing be `mig`"
                 .into()

@@ -35,6 +35,7 @@ mod runs;
 mod session;
 mod summary;
 mod together;
+mod worker;
 
 /// Exit code: everything was done.
 const DONE: u8 = 0;
@@ -65,6 +66,7 @@ pub fn run(command: &Command) -> Result<u8> {
         Command::Hold(args) => hold::run(args),
         Command::Restore(args) => restore::run(args),
         Command::Janitor(args) => restore::janitor(args),
+        Command::Worker(args) => worker::run(args),
         Command::Profile(args) => profile::run(args),
         Command::Merge(args) => merge::run(args),
         Command::Fit(args) => fit::run(args),

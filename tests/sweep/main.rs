@@ -42,11 +42,7 @@ fn clocks_and_power_limits_are_set_for_each_point_and_put_back() {
     }
     let percents: Vec<_> =
         seats(&held).iter().map(|env| env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"].clone()).collect();
-    assert_eq!(
-        percents,
-        ["100", "100", "50"],
-        "one for each clock's idle row with a context, and one a share"
-    );
+    assert_eq!(percents, ["100", "50"], "one for idling with a context at all clocks, and one for the share");
     assert!(seats(&held).iter().all(|env| env["CUDA_VISIBLE_DEVICES"] == held.uuid().as_str()));
     assert!(held.fake.calls("nvmlDeviceSetPowerManagementLimit", Some(0)).unwrap() >= 4);
     assert_eq!(workers(&held), 0);
@@ -62,6 +58,37 @@ fn a_clock_that_does_not_follow_makes_a_row_that_is_not_valid() {
     let row = rows.iter().find(|r| !r.is_idle()).unwrap();
     assert!(!row.valid && row.reason.as_ref().unwrap().contains("ran at 1980 MHz"), "{row:?}");
     assert!(row.latency.is_some(), "what was measured stays");
+    held.is_as_found();
+}
+
+#[test]
+fn a_cold_card_is_heated_and_idle_power_is_told_before_and_after() {
+    let held = Held::new("");
+    let more = ["--shares", "50", "--clocks", "900", "--batches", "1,2", "--heat", "3s"];
+    let said = sweep(&held, "mps", &more).output().unwrap();
+    let (report, told) = (held.json(&said), text(&said.stderr));
+    let heated = &report["heated"][0];
+    assert_eq!(
+        (&heated["model"], &heated["batch"], &heated["steady"]),
+        (&"mine".into(), &2.into(), &false.into())
+    );
+    assert!(
+        heated["took_s"].as_f64() >= Some(3.0) && heated["took_j"].as_f64() > Some(3.0 * 50.0),
+        "{report}"
+    );
+    let rows = rows(&held);
+    let rows_s: f64 = rows.iter().filter_map(|r| r.wall_s).sum();
+    assert!(report["took_s"].as_f64().unwrap() > rows_s + heated["took_s"].as_f64().unwrap(), "{report}");
+    assert!(told.contains("up to 3 s of heating") && told.contains("heated for"), "{told}");
+    assert!(told.contains("idle with a context the GPU drew"), "{told}");
+    let drift = &report["idle_drift"];
+    assert!(drift["first_w"].as_f64() > Some(50.0) && drift["last_w"].as_f64() > Some(50.0), "{report}");
+    let noted: Vec<_> = rows
+        .iter()
+        .filter(|r| r.reason.as_deref().is_some_and(|r| r.ends_with("after the points")))
+        .collect();
+    assert!(rows.len() == 4 && noted.len() == 1 && noted[0].model == "@idle-context", "{rows:?}");
+    assert_eq!(seats(&held).len(), 2, "heating and idling with a context take one process");
     held.is_as_found();
 }
 

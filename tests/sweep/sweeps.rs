@@ -29,8 +29,9 @@ pub fn workload(sharing: &str, run: &[impl AsRef<str>]) -> String {
 pub fn sweep(held: &Held, sharing: &str, more: &[&str]) -> Command {
     fs::write(held.fake.folder().join("w.toml"), workload(sharing, &worker(held))).unwrap();
     let batches = if more.contains(&"--batches") { &[][..] } else { &["--batches", "2"] };
+    let heat = if more.contains(&"--heat") { &[][..] } else { &["--heat", "0"] };
     let always = ["profile", "-w", "w.toml", "-o", "p.csv", "--json", "--idle", "300ms", "--precision", "50"];
-    held.plain(&[&always, batches, more].concat())
+    held.plain(&[&always, batches, heat, more].concat())
 }
 
 pub fn rows(held: &Held) -> Vec<ProfileRow> {

@@ -4,14 +4,14 @@
 //! over all supported clocks is tried under the guard. Clocks snap to the nearest supported one. Seats of one partition are
 //! all MIG instances, all MPS shares, or all green contexts; a new partition takes the place of the one before.
 //! Cases: MIG instances of others stay, and ours are placed beside them. MPS needs MIG off, and MIG the MPS daemon of ours gone.
-//! A green context needs no privilege: its process makes it.
+//! A green context needs no privilege: its process makes it, of as many SMs as its environment says.
 //! Not done here: measuring; starting what sits on a seat.
 
 use std::ffi::OsString;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use gpumon_core::geometry::SEVEN_SLICES;
-use gpumon_core::share::Share;
+use gpumon_core::share::{GREEN_SMS, Share};
 use gpumon_core::units::{Megahertz, Milliwatts};
 
 use super::dry::DryControl;
@@ -181,7 +181,14 @@ impl Stage {
             Share::Green { .. } => {
                 self.guard.stop_mps()?;
                 self.without_mig()?;
-                Ok(shares.iter().map(|share| self.plain(*share, Vec::new())).collect())
+                let seat = |share: &Share| {
+                    let sms = match share {
+                        Share::Green { sms, .. } => vec![(GREEN_SMS.into(), sms.to_string().into())],
+                        _ => Vec::new(),
+                    };
+                    self.plain(*share, sms)
+                };
+                Ok(shares.iter().map(seat).collect())
             }
         }
     }

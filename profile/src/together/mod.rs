@@ -3,14 +3,16 @@
 //! ```text
 //! choose   which sets: models, shares that fit together, batch sizes
 //!    ↓
-//! run      for each set: load all members, warm up, settle, measure them and the GPU over the same span
+//! run      for each set: the GPU is set, and rows are made of what the members did
+//!    ├─ crew     who works: threads that follow processes, or sim: simulated models, which disturb each other in the simulation
+//!    └─ watch    warm up, settle, measure members and GPU over the same span
 //!    ↓
 //! gpumon_core::set   a row a member
 //! ```
 //!
 //! Rule: a set that was measured is in the file of partial results at once; a stopped run goes on behind it. When all are
 //! there, the output appears.
-//! Not done here: simulated GPUs, whose models do not disturb each other yet.
+//! Cases: on a simulated GPU a run that goes on waits until as much time has passed as before, and gives the same rows.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,13 +21,19 @@ use gpumon_core::profile::ProfileRow;
 use gpumon_core::profile_io::ProfileError;
 use gpumon_core::set::{self, SetRow};
 use gpumon_core::units::US_PER_S;
+use gpumon_monitor::device::sim::SimDevice;
 
+use crate::heat::{Heat, Heated, joules_between};
 use crate::protocol::{Bench, MeasureError};
 use crate::space::Point;
 use crate::workload::Workload;
 
 mod choose;
+mod crew;
 mod run;
+mod sim;
+mod threads;
+mod watch;
 
 pub use choose::{ChooseError, Wish, choose};
 
@@ -83,6 +91,8 @@ pub struct SetsOutcome {
     pub finished: bool,
     /// What the user should know.
     pub notices: Vec<String>,
+    /// How the card was heated.
+    pub heated: Option<Heated>,
 }
 
 /// Measures sets.
@@ -99,6 +109,10 @@ pub struct Sets<'a> {
     pub output: &'a Path,
     /// Set from elsewhere to stop between two sets.
     pub stop: &'a AtomicBool,
+    /// The simulated GPU, if it is one: members run in its simulation.
+    pub sim: Option<&'a SimDevice>,
+    /// Longest heating before the first set of a run, s; 0 for none.
+    pub heat_s: f64,
 }
 
 /// Where partial results are.
@@ -116,8 +130,18 @@ impl Sets<'_> {
         let partial = partial_of(self.output);
         let mut rows = if partial.exists() { set::read(&partial)? } else { Vec::new() };
         let resumed = self.taken_up(&rows, &partial)?;
-        let measured = self.measure_rest(resumed, &partial, &mut rows, progress);
-        let mut notices: Vec<String> = Vec::new();
+        let (mut notices, mut heated) = (Vec::new(), None);
+        let measured = match self.heat(resumed, &partial) {
+            Ok(warm) => {
+                match warm {
+                    Some(Ok(warm)) => heated = Some(warm),
+                    Some(Err(why)) => notices.push(why),
+                    None => {}
+                }
+                self.measure_rest(resumed, &partial, &mut rows, progress)
+            }
+            Err(error) => Err(error),
+        };
         for workload in self.workloads.iter_mut() {
             if let Err(e) = workload.quit() {
                 notices.push(format!("`{}` did not end as it should: it {e}", workload.name()));
@@ -131,7 +155,24 @@ impl Sets<'_> {
             // The rows are in the output; what is left of the partial results does no harm.
             let _ = std::fs::remove_file(&partial);
         }
-        Ok(SetsOutcome { rows, resumed, finished, notices })
+        Ok(SetsOutcome { rows, resumed, finished, notices, heated })
+    }
+
+    /// Heats the card with the first member of the first set that is due.
+    fn heat(&mut self, resumed: usize, partial: &Path) -> Result<Option<Result<Heated, String>>, SetsError> {
+        let member = self.sets.get(resumed).and_then(|set| set.members.first());
+        let Some((place, workload)) = member.and_then(|m| Some((m.place, self.workloads.get_mut(m.place)?)))
+        else {
+            return Ok(None);
+        };
+        let members = self.sets.iter().flat_map(|set| &set.members).filter(|m| m.place == place);
+        let points: Vec<Point> = members.map(|m| m.point).collect();
+        let heated = Heat::new(self.heat_s).apply(&mut self.bench, workload.as_mut(), &points, self.stop);
+        if !self.bench.stage.seats_coexist() {
+            // What sits on the whole GPU has to go before it is cut up.
+            let _ = workload.quit();
+        }
+        heated.map_err(|source| SetsError::Measure { source, partial: partial.into() })
     }
 
     fn measure_rest(
@@ -142,6 +183,13 @@ impl Sets<'_> {
         progress: &mut dyn FnMut(usize, &[SetRow]),
     ) -> Result<bool, SetsError> {
         let lost = |source| SetsError::Measure { source, partial: partial.into() };
+        if self.sim.is_some() {
+            // What a simulated GPU shows depends on the time.
+            let by_set = self.sets.iter().zip(0i32..).take(resumed);
+            let past_us = by_set.filter_map(|(_, set)| rows.iter().find(|row| row.set == set)?.wall_s);
+            let past_us = past_us.map(|s| (s * US_PER_S as f64).round() as i64).sum();
+            self.bench.clock.sleep_until(self.bench.clock.mono().plus_us(past_us));
+        }
         if resumed < self.sets.len() {
             run::prepare(&mut self.bench, self.workloads, self.sets.get(resumed..).unwrap_or_default())
                 .map_err(lost)?;
@@ -151,13 +199,14 @@ impl Sets<'_> {
                 return Ok(false);
             }
             let (began, joules) = (self.bench.clock.mono(), self.bench.device.energy_counter().ok());
-            let measured = run::measure(&mut self.bench, self.workloads, set, self.alone).map_err(lost)?;
-            let wall_s = self.bench.clock.mono().since_us(began) as f64 / US_PER_S as f64;
+            let measured = run::measure(&mut self.bench, self.workloads, self.sim, set, self.alone);
+            let measured = measured.map_err(lost)?;
             let joules_after = self.bench.device.energy_counter().ok();
-            let spent = joules_after.zip(joules).and_then(|(after, before)| after.0.checked_sub(before.0));
+            let wall_s = self.bench.clock.mono().since_us(began) as f64 / US_PER_S as f64;
+            let spent = joules_after.zip(joules).and_then(joules_between);
             let members = set.members.len() as i32;
             let of = |mut row: ProfileRow| {
-                (row.wall_s, row.wall_energy_j) = (Some(wall_s), spent.map(|mj| mj as f64 / 1e3));
+                (row.wall_s, row.wall_energy_j) = (Some(wall_s), spent);
                 let alone = alone(self.alone, &row).and_then(|r| r.latency);
                 SetRow::of(number as i32, members, row, alone)
             };
@@ -218,3 +267,6 @@ fn alone<'a>(rows: &'a [ProfileRow], row: &ProfileRow) -> Option<&'a ProfileRow>
             && r.power_limit_w == row.power_limit_w
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -52,10 +52,20 @@ pub struct Commanded {
     clock: Arc<dyn Clock>,
     timeouts: Timeouts,
     processes: HashMap<Share, Process>,
-    loaded: Option<(Share, Option<u64>)>,
+    loaded: Option<Loaded>,
     /// Where the last model was loaded, loaded still or not: its memory is given back before another is.
     holds: Option<Share>,
 }
+
+/// The model that can run.
+struct Loaded {
+    share: Share,
+    memory_bytes: Option<u64>,
+    note: Option<String>,
+}
+
+/// A longer note is cut.
+const NOTE_CHARS: usize = 200;
 
 impl Commanded {
     /// The model `name`, served by a program with its arguments.
@@ -73,7 +83,7 @@ impl Commanded {
     fn process(&mut self, seat: &Seat) -> Result<&mut Process, WorkloadError> {
         if !self.processes.contains_key(&seat.share) {
             let mut process = Process::start(&self.argv, &seat.env).map_err(failed)?;
-            hello(&mut process, self.timeouts.hello)?;
+            hello(&mut process, seat.share, self.timeouts.hello)?;
             self.processes.insert(seat.share, process);
         }
         self.processes
@@ -183,13 +193,18 @@ fn failed(broken: Broken) -> WorkloadError {
     WorkloadError::Failed(broken.0)
 }
 
-/// Waits until the worker is there, and looks at its version.
-fn hello(process: &mut Process, within: Duration) -> Result<(), WorkloadError> {
+/// Waits until the worker is there, and looks at its version and whether it can have its share.
+fn hello(process: &mut Process, share: Share, within: Duration) -> Result<(), WorkloadError> {
     let answer = process.answer_within(within, "hello").map_err(failed)?;
     if let Some(trouble) = answer.error {
         return Err(WorkloadError::Failed(trouble.message));
     }
     match answer.version {
+        Some(VERSION) if matches!(share, Share::Green { .. }) && answer.green != Some(true) => {
+            Err(WorkloadError::Lost(
+                "its worker makes no green contexts (its hello has no `green`: true); share the GPU by MPS or MIG".into(),
+            ))
+        }
         Some(VERSION) => Ok(()),
         Some(other) => Err(WorkloadError::Failed(format!(
             "the worker speaks version {other} of the protocol, and gpumon version {VERSION}"
@@ -216,7 +231,7 @@ impl Workload for Commanded {
             started.push((seat.share, Process::start(&self.argv, &seat.env).map_err(failed)?));
         }
         for (share, mut process) in started {
-            hello(&mut process, self.timeouts.hello)?;
+            hello(&mut process, share, self.timeouts.hello)?;
             self.processes.insert(share, process);
         }
         Ok(())
@@ -227,7 +242,8 @@ impl Workload for Commanded {
         self.process(seat)?;
         self.holds = Some(seat.share);
         let loaded = self.asked(seat.share, &Ask::Load { batch: point.batch }, "load")?;
-        self.loaded = Some((seat.share, loaded.memory_bytes));
+        let note = loaded.note.map(|note| note.chars().take(NOTE_CHARS).collect());
+        self.loaded = Some(Loaded { share: seat.share, memory_bytes: loaded.memory_bytes, note });
         Ok(())
     }
 
@@ -237,7 +253,7 @@ impl Workload for Commanded {
     }
 
     fn run_batch(&mut self) -> Result<f64, WorkloadError> {
-        let Some((share, _)) = self.loaded else {
+        let Some(share) = self.loaded.as_ref().map(|l| l.share) else {
             return Err(WorkloadError::Failed("no point is loaded; load one first".into()));
         };
         let answer = self.asked(share, &Ask::Batch { id: 0 }, "batch")?;
@@ -247,7 +263,7 @@ impl Workload for Commanded {
     }
 
     fn run(&mut self, limit_us: i64, tick_us: i64, tick: &mut Tick<'_>) -> Result<Vec<f64>, WorkloadError> {
-        let share = self.loaded.map(|(share, _)| share);
+        let share = self.loaded.as_ref().map(|l| l.share);
         let Some((share, process)) = share.and_then(|s| Some((s, self.processes.get_mut(&s)?))) else {
             return Err(WorkloadError::Failed("no point is loaded; load one first".into()));
         };
@@ -267,7 +283,11 @@ impl Workload for Commanded {
     }
 
     fn memory_bytes(&self) -> Option<u64> {
-        self.loaded.and_then(|(_, memory)| memory)
+        self.loaded.as_ref().and_then(|l| l.memory_bytes)
+    }
+
+    fn note(&self) -> Option<&str> {
+        self.loaded.as_ref().and_then(|l| l.note.as_deref())
     }
 
     fn idle(&mut self, seat: &Seat, context: bool) -> Result<(), WorkloadError> {

@@ -16,14 +16,18 @@ use std::sync::Arc;
 use gpumon_core::clock::Clock;
 use gpumon_monitor::device::sim::SimDevice;
 
+use crate::native::NetFileError;
 use crate::space::Point;
 use crate::stage::Seat;
 
 pub mod command;
+mod native;
 mod process;
-mod sim;
+pub(crate) mod sim;
 pub mod torch;
 mod wire;
+
+pub(crate) use wire::VERSION as PROTOCOL_VERSION;
 
 /// What a run tells meanwhile: the times of all its batches so far, ms. The answer is whether to go on.
 pub type Tick<'a> = dyn FnMut(&[f64]) -> ControlFlow<()> + 'a;
@@ -59,6 +63,11 @@ pub trait Workload: Send {
     /// Device memory that the loaded model uses, bytes; `None` where that is not known.
     fn memory_bytes(&self) -> Option<u64>;
 
+    /// What is special about how the loaded model runs, if anything.
+    fn note(&self) -> Option<&str> {
+        None
+    }
+
     /// Stops the model and leaves the GPU without work, with a CUDA context or without one. `seat` is where that
     /// context is made.
     fn idle(&mut self, seat: &Seat, context: bool) -> Result<(), WorkloadError>;
@@ -92,6 +101,8 @@ pub struct Context {
     pub sim: Option<Arc<SimDevice>>,
     /// The Python that runs PyTorch models, if it was named.
     pub python: Option<PathBuf>,
+    /// How this program serves a native net: program and arguments, before the net's name; `None` if it cannot.
+    pub native: Option<Vec<String>>,
 }
 
 /// A kind of workload.
@@ -100,7 +111,7 @@ pub struct Kind {
     pub scheme: &'static str,
     /// What stands behind it, and what it does.
     pub doc: &'static str,
-    open: fn(rest: &str, context: &Context) -> Opened,
+    open: fn(name: &str, rest: &str, context: &Context) -> Opened,
 }
 
 type Opened = Result<Box<dyn Workload>, OpenError>;
@@ -109,6 +120,11 @@ type Opened = Result<Box<dyn Workload>, OpenError>;
 pub const KINDS: &[Kind] = &[
     Kind { scheme: "sim", doc: "`sim:MODEL`: a simulated model on a simulated GPU", open: sim::open },
     Kind { scheme: "torch", doc: "`torch:MODEL`: a PyTorch model with random weights", open: torch::open },
+    Kind {
+        scheme: "native",
+        doc: "`native:NET`: a net of matrix products, convolutions and passes over memory, or of a file NET.toml",
+        open: native::open,
+    },
 ];
 
 /// Why there is no such workload.
@@ -128,13 +144,19 @@ pub enum OpenError {
     /// There is no Python that can run a PyTorch model.
     #[error("{0}")]
     Python(String),
+    /// There is no such net.
+    #[error(transparent)]
+    Net(#[from] NetFileError),
+    /// This program does not serve nets.
+    #[error("`native:{0}` is served by the program gpumon, which is not there")]
+    NoProgram(String),
 }
 
-/// The workload that a text such as `sim:resnet50-like` names.
-pub fn open(spec: &str, context: &Context) -> Opened {
+/// The workload that a text such as `sim:resnet50-like` names. `name`: how the profile calls it.
+pub fn open(name: &str, spec: &str, context: &Context) -> Opened {
     let (scheme, rest) = spec.split_once(':').unwrap_or((spec, ""));
     match KINDS.iter().find(|kind| kind.scheme == scheme) {
-        Some(kind) => (kind.open)(rest, context),
+        Some(kind) => (kind.open)(name, rest, context),
         None => {
             let kinds: Vec<_> = KINDS.iter().map(|kind| kind.doc).collect();
             Err(OpenError::Unknown { found: spec.into(), expected: kinds.join("; ") })
@@ -146,14 +168,14 @@ pub fn open(spec: &str, context: &Context) -> Opened {
 /// model of the same name.
 pub fn of_model(name: &str, run: Option<&[String]>, context: &Context) -> Opened {
     match run {
-        _ if context.sim.is_some() => open(&format!("sim:{name}"), context),
+        _ if context.sim.is_some() => open(name, &format!("sim:{name}"), context),
         Some([one])
             if KINDS.iter().any(|kind| one.split_once(':').is_some_and(|(s, _)| s == kind.scheme)) =>
         {
-            open(one, context)
+            open(name, one, context)
         }
         Some(argv) => Ok(Box::new(command::Commanded::new(name, argv.to_vec(), Arc::clone(&context.clock)))),
-        None => open(&format!("torch:{name}"), context),
+        None => open(name, &format!("torch:{name}"), context),
     }
 }
 

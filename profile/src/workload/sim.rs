@@ -3,7 +3,7 @@
 //! Rule: loading asks the model where it settles at the point's clock under the GPU's power limit; running puts its load
 //! on the GPU and lets time pass batch by batch; between runs the GPU idles with a context.
 //! Cases: on a virtual clock no time is spent. Batches that end late because a sensor was slow do not delay the next.
-//! Not done here: warm-up effects; other tenants.
+//! Not done here: warm-up effects; other tenants ([`crate::together`]).
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -18,15 +18,21 @@ use crate::space::Point;
 use crate::stage::Seat;
 
 /// How long a simulated model takes to load, µs.
-const LOAD_US: i64 = 500_000;
+pub(crate) const LOAD_US: i64 = 500_000;
 
-pub(super) fn open(name: &str, context: &Context) -> Opened {
+pub(super) fn open(_: &str, name: &str, context: &Context) -> Opened {
     let model = SimModel::builtin(name).ok_or_else(|| {
         let names: Vec<_> = SimModel::builtins().iter().map(|m| format!("`sim:{}`", m.name())).collect();
         OpenError::Unknown { found: format!("sim:{name}"), expected: names.join(", ") }
     })?;
     let device = context.sim.clone().ok_or_else(|| OpenError::NotSimulated(name.into()))?;
     Ok(Box::new(Simulated { model, device, clock: Arc::clone(&context.clock), running: None }))
+}
+
+/// The number of a point's first batch, which its jitter depends on.
+pub(crate) fn first_batch(point: &Point) -> u64 {
+    let share_ppm = (point.share.fraction() * 1e6) as u64;
+    (u64::from(point.batch) << 42) ^ (share_ppm << 22) ^ (u64::from(point.clock.0) << 44)
 }
 
 struct Simulated {
@@ -75,9 +81,7 @@ impl Workload for Simulated {
         self.rest(true)?;
         let operating = self.model.settle(&self.device.gpu(), point.batch, point.share, point.clock);
         self.clock.sleep_until(self.clock.mono().plus_us(LOAD_US));
-        let share_ppm = (point.share.fraction() * 1e6) as u64;
-        let batch = (u64::from(point.batch) << 42) ^ (share_ppm << 22) ^ (u64::from(point.clock.0) << 44);
-        self.running = Some(Running { point: *point, operating, batch });
+        self.running = Some(Running { point: *point, operating, batch: first_batch(point) });
         Ok(())
     }
 

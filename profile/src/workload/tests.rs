@@ -116,12 +116,12 @@ fn passes_the_same_checks(workload: &mut dyn Workload, name: &str, clock: &dyn C
 fn every_kind_of_workload_passes_the_same_checks() {
     let clock: Arc<dyn Clock> = Arc::new(VirtualClock::new(WallUs(1_700_000_000_000_000)));
     let device = named("a100", &clock).unwrap().remove(0);
-    let context = Context { clock: clock.clone(), sim: Some(device), python: None };
+    let context = Context { clock: clock.clone(), sim: Some(device), python: None, native: None };
     for model in SimModel::builtins() {
         let mut workload = of_model(model.name(), None, &context).unwrap();
         passes_the_same_checks(workload.as_mut(), model.name(), clock.as_ref());
     }
-    let context = Context { clock: Arc::new(RealClock), sim: None, python: None };
+    let context = Context { clock: Arc::new(RealClock), sim: None, python: None, native: None };
     let argv = ["python3", REFERENCE, "--ms-per-item", "1"].map(str::to_owned);
     let mut workload = of_model("mine", Some(&argv), &context).unwrap();
     passes_the_same_checks(workload.as_mut(), "mine", &RealClock);
@@ -144,6 +144,18 @@ fn its_process_has_the_variables_of_its_seat() {
         "say(version=1)\nask()\nsay(error={'kind': 'failed', 'message': os.environ['SEAT_OF_TEST']})\nask()",
     );
     assert_eq!(failed(workload.load(&point(1), &seat())), "here");
+}
+
+#[test]
+fn a_worker_without_green_contexts_is_not_given_one() {
+    let (mut workload, mark) = worker("say(version=1); time.sleep(60)");
+    let seat = Seat { share: Share::Green { sms: 16, of: 108 }, ..seat() };
+    let error = workload.load(&Point { share: seat.share, ..point(1) }, &seat).unwrap_err();
+    assert!(matches!(&error, WorkloadError::Lost(why) if why.contains("makes no green contexts")), "{error}");
+    assert_eq!(running(&mark), 0);
+    let (mut workload, _) = worker("say(version=1, green=True)\nask()\nsay(note='x' * 300)\nask()");
+    workload.load(&Point { share: seat.share, ..point(1) }, &seat).unwrap();
+    assert_eq!(workload.note().map(str::len), Some(200));
 }
 
 #[test]

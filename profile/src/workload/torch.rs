@@ -33,15 +33,15 @@ pub const MODELS: &[(&str, &[&str])] = &[
     ("diffusion_unet", &["torch"]),
 ];
 
-pub(super) fn open(name: &str, context: &Context) -> Opened {
-    let Some((_, packages)) = MODELS.iter().find(|(model, _)| *model == name) else {
+pub(super) fn open(name: &str, torch: &str, context: &Context) -> Opened {
+    let Some((_, packages)) = MODELS.iter().find(|(model, _)| *model == torch) else {
         let names: Vec<_> = MODELS.iter().map(|(model, _)| format!("`torch:{model}`")).collect();
-        return Err(OpenError::Unknown { found: format!("torch:{name}"), expected: names.join(", ") });
+        return Err(OpenError::Unknown { found: format!("torch:{torch}"), expected: names.join(", ") });
     };
     let python = python(context.python.clone(), std::env::var_os("VIRTUAL_ENV"));
     check(&python, packages)?;
     let python = python.to_string_lossy().into_owned();
-    let argv = vec![python, "-c".into(), WORKER.into(), name.into()];
+    let argv = vec![python, "-c".into(), WORKER.into(), torch.into()];
     Ok(Box::new(Commanded::new(name, argv, Arc::clone(&context.clock))))
 }
 

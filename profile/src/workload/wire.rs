@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 /// Version of the protocol.
-pub(super) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 1;
 /// No line is longer, bytes.
 pub(super) const LINE_MAX: usize = 1 << 20;
 /// No batch takes longer, µs.
@@ -30,7 +30,9 @@ pub(super) enum Ask {
 pub(super) struct Answer {
     pub(super) version: Option<u32>,
     pub(super) name: Option<String>,
+    pub(super) green: Option<bool>,
     pub(super) memory_bytes: Option<u64>,
+    pub(super) note: Option<String>,
     pub(super) batch_us: Option<f64>,
     pub(super) batches_us: Option<Vec<f64>>,
     pub(super) done: Option<bool>,

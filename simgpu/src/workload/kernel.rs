@@ -6,7 +6,8 @@
 //! and of each byte from DRAM; what lies on the SM supply goes with the square of its voltage.
 //! Cases: the last wave is rarely full: its blocks spread over the SMs, and an SM with few blocks is no faster than with
 //! half of its blocks. Traffic that the L2 of the share holds mostly stays there; beyond its size the hits fall off.
-//! Not done here: kernels side by side; contention between shares.
+//! What a kernel may use of the L2 and of memory is given to it: its share's part, or what others leave ([`super::together`]).
+//! Not done here: kernels side by side on the same SMs.
 //! Source: the usual roofline and wave arguments; the numbers are assumed.
 
 use gpumon_core::geometry::SEVEN_SLICES;
@@ -43,28 +44,83 @@ fn voltage(power: &Power, mhz: f64) -> f64 {
     (volt / power.voltage_step).ceil() * power.voltage_step
 }
 
+/// What a kernel may use of the memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Memory {
+    /// Room in the L2, bytes.
+    pub(super) l2_bytes: f64,
+    /// Rate of the L2, bytes a second.
+    pub(super) l2_rate: f64,
+    /// Rate of the DRAM, bytes a second.
+    pub(super) dram_rate: f64,
+}
+
+impl Memory {
+    /// All that a share has, with nobody else in it.
+    pub(super) fn of(gpu: &Gpu, share: Share, mhz: f64) -> Self {
+        let part = memory_share(share);
+        Self {
+            l2_bytes: gpu.l2_mib * MIB * part,
+            l2_rate: gpu.l2_bytes_per_clock * part * (mhz * 1e6),
+            dram_rate: gpu.dram_gb_per_s * 1e9 * part,
+        }
+    }
+}
+
+/// Where a kernel runs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) items: f64,
+    pub(super) share: Share,
+    pub(super) mhz: f64,
+}
+
 /// What one kernel takes.
-struct Cost {
-    seconds: f64,
-    joules: f64,
+pub(super) struct Cost {
+    /// Time, the host's launch included, s.
+    pub(super) seconds: f64,
+    /// Energy above idling, J.
+    pub(super) joules: f64,
+    /// Bytes through the L2.
+    pub(super) l2_bytes: f64,
+    /// Bytes from DRAM.
+    pub(super) dram_bytes: f64,
+}
+
+/// Bytes that a kernel reads and writes, weights apart from the rest.
+fn traffic(kernel: &Kernel, items: f64) -> (f64, f64) {
+    (kernel.weight_mb * MB, kernel.traffic_mb_per_item * MB * items)
+}
+
+/// Bytes that a kernel would like to find in the L2.
+pub(super) fn footprint(kernel: &Kernel, items: f64) -> f64 {
+    let (weights, traffic) = traffic(kernel, items);
+    weights + traffic
+}
+
+/// Time of a batch outside of kernels: the host's own and copies, s.
+pub(super) fn outside_s(gpu: &Gpu, model: &ModelSpec, items: f64) -> f64 {
+    model.host_ms / 1e3 + items * model.input_mb_per_item * MB / (gpu.copy_gb_per_s * 1e9)
 }
 
 /// The truth of one batch of a model.
 pub(super) fn batch(gpu: &Gpu, model: &ModelSpec, batch: u32, share: Share, mhz: f64) -> Truth {
-    let items = f64::from(batch);
-    let mut seconds = model.host_ms / 1e3 + items * model.input_mb_per_item * MB / (gpu.copy_gb_per_s * 1e9);
-    let mut joules = 0.0;
+    let place = Place { items: f64::from(batch), share, mhz };
+    let memory = Memory::of(gpu, share, mhz);
+    let (mut seconds, mut joules) = (outside_s(gpu, model, place.items), 0.0);
     for kernel in &model.kernels {
-        let cost = one_kernel(gpu, kernel, items, share, mhz);
+        let cost = one_kernel(gpu, kernel, place, memory);
         let count = f64::from(kernel.count);
-        seconds += count * cost.seconds.max(gpu.launch_us / 1e6);
+        seconds += count * cost.seconds;
         joules += count * cost.joules;
     }
     Truth { time_ms: seconds * 1e3, dynamic_w: joules / seconds }
 }
 
-fn one_kernel(gpu: &Gpu, kernel: &Kernel, items: f64, share: Share, mhz: f64) -> Cost {
-    let (hz, memory) = (mhz * 1e6, memory_share(share));
+/// What one kernel takes with this memory.
+pub(super) fn one_kernel(gpu: &Gpu, kernel: &Kernel, place: Place, memory: Memory) -> Cost {
+    let Place { items, share, mhz } = place;
+    let hz = mhz * 1e6;
     let sms = sms(gpu, share);
     let flops = kernel.gflop_per_item * 1e9 * items;
 
@@ -78,15 +134,13 @@ fn one_kernel(gpu: &Gpu, kernel: &Kernel, items: f64, share: Share, mhz: f64) ->
     let full_cycles = full_waves * per_sm * block_cycles;
     let compute_s = (full_cycles + last_cycles) / hz;
 
-    let traffic = kernel.traffic_mb_per_item * MB * items;
-    let weights = kernel.weight_mb * MB;
-    let l2_bytes = gpu.l2_mib * MIB * memory;
-    let hits = gpu.l2_best_hit * (l2_bytes / (traffic + weights).max(1.0)).min(1.0);
+    let (weights, traffic) = traffic(kernel, items);
+    let hits = gpu.l2_best_hit * (memory.l2_bytes / (traffic + weights).max(1.0)).min(1.0);
     let missed = weights + traffic * (1.0 - hits);
     let asking = sms.min(blocks);
-    let dram_rate = (gpu.dram_gb_per_s * 1e9 * memory).min(asking * gpu.dram_bytes_per_sm_clock * hz);
+    let dram_rate = memory.dram_rate.min(asking * gpu.dram_bytes_per_sm_clock * hz);
     let dram_s = missed / dram_rate;
-    let l2_s = (weights + traffic) / (gpu.l2_bytes_per_clock * memory * hz);
+    let l2_s = (weights + traffic) / memory.l2_rate;
 
     let mut sorted = [compute_s, dram_s, l2_s];
     sorted.sort_by(|a, b| b.total_cmp(a));
@@ -102,5 +156,6 @@ fn one_kernel(gpu: &Gpu, kernel: &Kernel, items: f64, share: Share, mhz: f64) ->
     let joules = working_s * sms * busy_share * power.busy_sm_w * square * mhz / gpu.max_mhz
         + (flops * power.flop_pj + (weights + traffic) * power.l2_byte_pj) * 1e-12 * square
         + missed * power.dram_byte_pj * 1e-12;
-    Cost { seconds: working_s + gpu.kernel_cycles / hz, joules }
+    let seconds = (working_s + gpu.kernel_cycles / hz).max(gpu.launch_us / 1e6);
+    Cost { seconds, joules, l2_bytes: weights + traffic, dram_bytes: missed }
 }

@@ -125,3 +125,89 @@ fn wrong_descriptions_are_explained() {
         assert!(error.contains(says), "{to}: {error}");
     }
 }
+
+fn tenant(name: &str, batch: u32, share: Share) -> Tenant {
+    Tenant { model: SimModel::builtin(name).unwrap(), batch, share }
+}
+
+const TOP: Megahertz = Megahertz(1410);
+
+#[test]
+fn alone_or_in_mig_instances_models_take_what_they_take_alone() {
+    let sets: [&[(&str, u32, Share)]; 4] = [
+        &[("gpt-like", 8, Share::Mps(43))],
+        &[("vgg19-like", 32, Share::Mps(100))],
+        &[("resnet50-like", 8, Share::Mig(3)), ("gpt-like", 16, Share::Mig(4))],
+        &[
+            ("bert-like", 1, Share::Mig(1)),
+            ("bert-like", 1, Share::Mig(1)),
+            ("vgg19-like", 32, Share::Mig(2)),
+        ],
+    ];
+    for set in sets {
+        let tenants: Vec<Tenant> =
+            set.iter().map(|(name, batch, share)| tenant(name, *batch, *share)).collect();
+        let found = Tenant::truth(&tenants, TOP);
+        let mut watts = 0.0;
+        for (tenant, ms) in tenants.iter().zip(&found.times_ms) {
+            let alone = tenant.model.truth(tenant.batch, tenant.share, TOP);
+            assert!((ms / alone.time_ms - 1.0).abs() < 1e-9, "{set:?}: {ms} of {alone:?}");
+            watts += alone.dynamic_w;
+        }
+        // A course does not end with whole batches of all.
+        assert!((found.dynamic_w / watts - 1.0).abs() < 0.1, "{set:?}: {} of {watts}", found.dynamic_w);
+    }
+}
+
+#[test]
+fn models_that_share_the_memory_slow_each_other_down_by_what_they_ask_of_it() {
+    let slowdowns = |set: &[Tenant], sm| {
+        let found = Tenant::truth(set, sm);
+        let of = |(t, ms): (&Tenant, &f64)| ms / t.model.truth(t.batch, t.share, sm).time_ms;
+        let all: Vec<f64> = set.iter().zip(&found.times_ms).map(of).collect();
+        (all, found.dynamic_w)
+    };
+    let names: Vec<_> = SimModel::builtins().iter().map(|m| m.name().to_owned()).collect();
+    let (mut least, mut most) = (f64::MAX, 0.0f64);
+    for a in &names {
+        for b in &names {
+            for batch in [1, 16] {
+                let pair = [tenant(a, batch, Share::Mps(43)), tenant(b, 16, Share::Mps(57))];
+                let (slower, watts) = slowdowns(&pair, TOP);
+                let alone: f64 = pair.iter().map(|t| t.model.truth(t.batch, t.share, TOP).dynamic_w).sum();
+                assert!(slower.iter().all(|s| (0.999..2.5).contains(s)), "{a} {b} {batch}: {slower:?}");
+                assert!(watts < 1.1 * alone, "{a} {b}: {watts} W, alone {alone} W");
+                least = slower.iter().copied().fold(least, f64::min);
+                most = slower.iter().copied().fold(most, f64::max);
+            }
+        }
+    }
+    assert!(least < 1.01 && most > 1.07, "it depends on who meets whom: {least} to {most}");
+    let (two, _) =
+        slowdowns(&[tenant("vgg19-like", 8, Share::Mps(29)), tenant("gpt-like", 8, Share::Mps(29))], TOP);
+    let third = tenant("densenet-like", 16, Share::Mps(29));
+    let (three, _) = slowdowns(
+        &[tenant("vgg19-like", 8, Share::Mps(29)), tenant("gpt-like", 8, Share::Mps(29)), third],
+        TOP,
+    );
+    assert!(three[0] > two[0] && three[1] > two[1], "{two:?} {three:?}");
+}
+
+#[test]
+fn the_power_limit_couples_models_that_share_nothing_else() {
+    let mut gpu = a100();
+    let set = [tenant("vgg19-like", 32, Share::Mig(3)), tenant("resnet50-like", 32, Share::Mig(4))];
+    let free = Tenant::settle(&set, &gpu, Megahertz(900));
+    assert_eq!(free.clock, Megahertz(900));
+    gpu.apply(gpumon_core::units::MonoUs(0), crate::Change::PowerLimit(Milliwatts(150_000))).unwrap();
+    let held = Tenant::settle(&set, &gpu, TOP);
+    assert!(held.clock < TOP && held.dynamic_w < 110.0, "{held:?}");
+    for (t, ms) in set.iter().zip(&held.times_ms) {
+        let here = t.model.truth(t.batch, t.share, held.clock).time_ms;
+        assert!(
+            (ms / here - 1.0).abs() < 0.03 && *ms > t.model.truth(t.batch, t.share, TOP).time_ms,
+            "{held:?}"
+        );
+    }
+    assert_eq!(held, Tenant::settle(&set, &gpu, TOP), "the same again");
+}

@@ -24,10 +24,15 @@ use crate::output::{self, note};
 
 /// Clocks of the sweep where none are named.
 const CLOCKS: usize = 8;
+/// Longest heating of a real card, s.
+const HEAT_S: f64 = 120.0;
 /// A sensor has forgotten the past after so many of its windows and lags.
 const WINDOWS: f64 = 5.0;
 /// Settling takes at least this, s: a GPU's clocks and voltage move for a while under a new load.
 const SETTLE_MIN_S: f64 = 0.2;
+/// What simulated models count shares by (simgpu/specs/models-a100.toml).
+const SIMULATED_SMS: u16 = 108;
+const SIMULATED_CAPABILITY: i32 = 8;
 /// Without a ring, and not characterised: the driver's average looks back a second.
 const SETTLE_POLLED_S: f64 = 2.0;
 
@@ -86,7 +91,19 @@ impl Ground {
 
     /// What workloads need. `clock` may be one that a recording looks at.
     pub fn context(&self, clock: &Arc<dyn Clock>, args: &ProfileArgs) -> Context {
-        Context { clock: clock.clone(), sim: self.sim.clone(), python: args.python.clone() }
+        let native = std::env::current_exe()
+            .ok()
+            .map(|program| vec![program.to_string_lossy().into_owned(), crate::cli::WORKER.into()]);
+        Context { clock: clock.clone(), sim: self.sim.clone(), python: args.python.clone(), native }
+    }
+
+    /// SMs and compute capability (major) of the GPU.
+    pub fn sms(&self) -> Result<(u16, i32)> {
+        match &self.sim {
+            Some(_) => Ok((SIMULATED_SMS, SIMULATED_CAPABILITY)),
+            None => Ok(gpumon_profile::native::gpu::sms_of(&self.device.identity().uuid)
+                .context("cluster.sharing is `green`")?),
+        }
     }
 
     /// Clocks to sweep, ascending, and whether they are locked.
@@ -128,6 +145,11 @@ impl Ground {
             }
         }
         protocol
+    }
+
+    /// Longest heating of a card that has cooled, s.
+    pub fn heat_s(&self, args: &ProfileArgs) -> f64 {
+        args.heat.map_or(if self.simulated() { 0.0 } else { HEAT_S }, |heat| heat.as_secs_f64())
     }
 
     /// The stage that sets the GPU. Says what is lacking before anything is measured.

@@ -14,8 +14,10 @@ use gpumon_core::workload::{Sharing, Workload};
 use gpumon_monitor::device::Device;
 use gpumon_monitor::record::{Alongside, Session};
 use gpumon_monitor::store::Store;
+use gpumon_profile::Heated;
 use gpumon_profile::choose::{Chooser, End, InOrder};
 use gpumon_profile::design::Design;
+use gpumon_profile::native::green_levels;
 use gpumon_profile::plan::{ModelPlan, Plan};
 use gpumon_profile::protocol::Bench;
 use gpumon_profile::space::Space;
@@ -32,8 +34,10 @@ use crate::signals;
 
 mod ground;
 mod sets;
+mod warm;
 
 use ground::{Ground, in_words};
+use warm::{DriftReport, HeatReport};
 
 /// MIG sizes of the sweep where none are given, slices of seven.
 const SLICES: [u8; 5] = [1, 2, 3, 4, 7];
@@ -54,6 +58,11 @@ struct Report<'a> {
     resumed: usize,
     planned_rows: usize,
     planned_s: f64,
+    /// Of this run, heating included.
+    took_s: f64,
+    took_j: Option<f64>,
+    heated: Vec<HeatReport<'a>>,
+    idle_drift: Option<DriftReport>,
     models: Vec<ModelReport>,
 }
 
@@ -106,7 +115,7 @@ pub fn run(args: &ProfileArgs) -> Result<u8> {
     let workload = inputs::workload(path)?;
     let ground = Ground::open(args)?;
     ground::same_kind(&ground, &workload, args)?;
-    let shares = shares(args, &workload)?;
+    let shares = shares(args, &workload, &ground)?;
     let (clocks, locked) = ground.clocks(args, &workload)?;
     let supported = &ground.device.identity().sm_clocks;
     let space = Space::new(&shares, &args.batches, &clocks, supported)?.with_limits(&args.power_limits);
@@ -169,16 +178,22 @@ pub fn run(args: &ProfileArgs) -> Result<u8> {
         output: &args.output,
         stop: &stop,
         same_time: ground.simulated(),
+        heat_s: ground.heat_s(args),
+        closing: !ground.simulated() || args.heat.is_some_and(|heat| !heat.is_zero()),
     };
     let cost = sweep.estimate_by(chooser.as_ref());
     let simulated_here = if ground.simulated() { " on a GPU, simulated here" } else { " or more" };
     note(format_args!(
-        "gpumon: {}{} points of {:.1} s and {} idle rows of {:.0} s: {}{simulated_here}",
+        "gpumon: {}{} points of {:.1} s, {} idle rows of {:.0} s{}: {}{simulated_here}",
         if matches!(args.design, Design::Adaptive(_)) { "up to " } else { "" },
         cost.points,
         cost.point_s,
         cost.idle_rows,
         cost.idle_row_s,
+        match cost.heat_s > 0.0 {
+            true => format!(", and up to {:.0} s of heating", cost.heat_s),
+            false => String::new(),
+        },
         in_words(cost.total_s)
     ));
     let planned_rows = plan.rows_by(chooser.as_ref());
@@ -200,7 +215,8 @@ pub fn run(args: &ProfileArgs) -> Result<u8> {
         recording.finish().context("the recording ended early")?;
     }
     let outcome = outcome?;
-    for notice in &outcome.notices {
+    let heated = outcome.heated.iter().map(Heated::text).chain(outcome.drift.map(|drift| drift.text()));
+    for notice in outcome.notices.iter().cloned().chain(heated) {
         note(format_args!("gpumon: {notice}"));
     }
     let models: Vec<ModelReport> = outcome
@@ -226,6 +242,10 @@ pub fn run(args: &ProfileArgs) -> Result<u8> {
             resumed: outcome.resumed,
             planned_rows,
             planned_s: cost.total_s,
+            took_s: outcome.seconds,
+            took_j: outcome.joules,
+            heated: outcome.heated.iter().map(HeatReport::new).collect(),
+            idle_drift: outcome.drift.as_ref().map(DriftReport::new),
             models,
         })?;
     }
@@ -270,19 +290,29 @@ fn chooser(args: &ProfileArgs) -> Result<Box<dyn Chooser>> {
 }
 
 /// The shares to sweep, of the workload's kind.
-fn shares(args: &ProfileArgs, workload: &Workload) -> Result<Vec<Share>> {
+fn shares(args: &ProfileArgs, workload: &Workload, ground: &Ground) -> Result<Vec<Share>> {
     let list = |given: &Option<Vec<u8>>, all: &[u8], share: fn(u8) -> Share| {
         given.as_deref().unwrap_or(all).iter().copied().map(share).collect()
     };
-    match workload.cluster.sharing.unwrap_or(Sharing::Mig) {
+    let sharing = workload.cluster.sharing.unwrap_or(Sharing::Mig);
+    match sharing {
         Sharing::Mig if args.shares.is_some() => {
-            bail!("--shares is for MPS, but cluster.sharing is `mig`; give --slices, or let it be `mps`")
+            bail!(
+                "--shares is for MPS and green contexts, but cluster.sharing is `mig`; give --slices, or let it be `mps`"
+            )
         }
-        Sharing::Mps if args.slices.is_some() => {
-            bail!("--slices is for MIG, but cluster.sharing is `mps`; give --shares, or let it be `mig`")
+        Sharing::Mps | Sharing::Green if args.slices.is_some() => {
+            let name = if sharing == Sharing::Mps { "mps" } else { "green" };
+            bail!("--slices is for MIG, but cluster.sharing is `{name}`; give --shares, or let it be `mig`")
         }
         Sharing::Mig => Ok(list(&args.slices, &SLICES, Share::Mig)),
         Sharing::Mps => Ok(list(&args.shares, &PERCENTS, Share::Mps)),
+        Sharing::Green => {
+            let (of, major) = ground.sms()?;
+            let percents = args.shares.as_deref().unwrap_or(&PERCENTS);
+            let levels = green_levels(percents, of, major);
+            Ok(levels.into_iter().map(|sms| Share::Green { sms, of }).collect())
+        }
     }
 }
 

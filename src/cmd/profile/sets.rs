@@ -15,6 +15,7 @@ use serde::Serialize;
 
 use super::super::{DONE, INTERRUPTED, inputs};
 use super::ground::Ground;
+use super::warm::HeatReport;
 use crate::cli::pipeline::ProfileArgs;
 use crate::output::{self, note};
 use crate::signals;
@@ -29,6 +30,7 @@ struct Report<'a> {
     valid: usize,
     resumed: usize,
     planned: usize,
+    heated: Option<HeatReport<'a>>,
 }
 
 /// Measures `count` sets.
@@ -40,11 +42,8 @@ pub fn run(
     space: &Space,
     wants: Wants,
 ) -> Result<u8> {
-    if ground.simulated() {
-        bail!("--together measures on real GPUs; simulated models do not disturb each other yet");
-    }
-    if wants.mig {
-        bail!("--together measures shares under MPS so far; let cluster.sharing be `mps`");
+    if wants.mig && !ground.simulated() {
+        bail!("--together measures shares under MPS on real GPUs so far; let cluster.sharing be `mps`");
     }
     inputs::distinct(args.alone.iter().map(|p| p.as_path()), [args.output.as_path()])?;
     let alone: Vec<ProfileRow> = match &args.alone {
@@ -80,9 +79,12 @@ pub fn run(
         alone: &alone,
         output: &args.output,
         stop: &stop,
+        sim: ground.sim.as_deref(),
+        heat_s: ground.heat_s(args),
     };
     let outcome =
         measuring.run(&mut |number, rows| note(format_args!("{number}/{planned} {}", told(rows))))?;
+    outcome.heated.iter().for_each(|heated| note(format_args!("gpumon: {}", heated.text())));
     outcome.notices.iter().for_each(|notice| note(format_args!("gpumon: {notice}")));
     let sets_of = |rows: &[SetRow]| rows.last().map_or(0, |row| row.set + 1) as usize;
     let made = sets_of(&outcome.rows);
@@ -90,13 +92,14 @@ pub fn run(
         (0..made as i32).filter(|n| outcome.rows.iter().filter(|r| r.set == *n).all(|r| r.valid)).count();
     if args.json {
         output::print_json(&Report {
-            simulated: false,
+            simulated: ground.simulated(),
             output: &args.output,
             finished: outcome.finished,
             sets: made,
             valid,
             resumed: outcome.resumed,
             planned,
+            heated: outcome.heated.as_ref().map(HeatReport::new),
         })?;
     }
     if !outcome.finished {
@@ -107,7 +110,8 @@ pub fn run(
         ));
         return Ok(INTERRUPTED);
     }
-    note(format_args!("{made} sets in `{}`, {valid} valid", args.output.display()));
+    let simulated = if ground.simulated() { "; simulated" } else { "" };
+    note(format_args!("{made} sets in `{}`, {valid} valid{simulated}", args.output.display()));
     Ok(DONE)
 }
 
