@@ -5,7 +5,7 @@
 //!
 //! An interval of power is predicted × the 5 % and 95 % order statistics of measured ÷ predicted. One of a slowdown s is
 //! s + q · (s − 1 + 0.1), with q those of (measured − s) / (s − 1 + 0.1), because a large slowdown is known less well; it never
-//! begins below 1. Latency over the one predicted alone has such an interval as well, which holds that prediction's own error. How many sets an interval holds is counted with the order statistics of the *other* sets, and with the bounds of
+//! begins below 1, and a measured ratio below 1 counts as 1. Latency over the one predicted alone has such an interval as well, which holds that prediction's own error. How many sets an interval holds is counted with the order statistics of the *other* sets, and with the bounds of
 //! power at the limit.
 //!
 //! Cases: a set for which too few others remain is not counted.
@@ -184,7 +184,9 @@ pub fn quality(
             all: errors(out.iter().flat_map(Out::slowdowns)),
             at_limit: errors(out.iter().filter(|o| o.set.is_limited()).flat_map(Out::slowdowns)),
             intervals: held(&out, |intervals, o| {
-                let bounds = |(m, s)| intervals.of_slowdown(s).map(|bounds| (m, s, bounds));
+                // A ratio below 1 is the noise of two times that are the same.
+                let bounds =
+                    |(m, s): (f64, f64)| intervals.of_slowdown(s).map(|bounds| (m.max(1.0), s, bounds));
                 o.slowdowns().filter_map(bounds).collect()
             }),
         },
