@@ -8,11 +8,13 @@
 //!                  ├ base      power before any model works, by clock
 //!                  ├ evaluate  sample → fit → error on the rest
 //!                  └ active    points so far, other models → the best next point
+//! model file, measured sets → colocation → what models do together on one GPU
 //! ```
 
 pub mod active;
 pub mod base;
 pub mod batch_time;
+pub mod colocation;
 pub mod error;
 pub mod evaluate;
 pub mod fit;

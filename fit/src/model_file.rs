@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::base::BasePower;
+use crate::colocation::model::ColocationModel;
 use crate::error::ModelFileError;
 use crate::fit::Form;
 use crate::models::{FitOptions, Fitted, Model, NotFitted};
@@ -37,6 +38,9 @@ pub struct ModelFile {
     pub models: Vec<Model>,
     /// Models of the profile that could not be fitted.
     pub not_fitted: Vec<NotFitted>,
+    /// What models do together, where sets were measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub colocation: Option<ColocationModel>,
 }
 
 impl ModelFile {
@@ -50,6 +54,7 @@ impl ModelFile {
             base: fitted.base,
             models: fitted.models,
             not_fitted: fitted.not_fitted,
+            colocation: None,
         }
     }
 
@@ -95,6 +100,9 @@ impl ModelFile {
         let file = Self::deserialize(&value).map_err(|e| malformed(e.to_string()))?;
         if file.base.as_ref().is_some_and(|b| !b.is_sound()) {
             return Err(malformed("`base` wants ascending clocks and powers of 0 to 10000 W".into()));
+        }
+        if let Some(what) = file.colocation.as_ref().and_then(ColocationModel::unsound) {
+            return Err(malformed(what.into()));
         }
         for (i, model) in file.models.iter().enumerate() {
             let shares_sound = model.shares.iter().all(|s| *s > 0.0 && *s <= 1.0);

@@ -170,6 +170,9 @@ pub struct FitArgs {
     /// Also write each point as a fit without it predicts it: CSV with measured and pred_ columns
     #[arg(long, value_name = "FILE.csv")]
     pub held_out: Option<PathBuf>,
+    /// Sets of models measured together (`profile --together`): also fit what models do together on one GPU
+    #[arg(long, value_name = "SETS.parquet")]
+    pub sets: Option<PathBuf>,
     /// What was fitted and how well, as one JSON document on standard output; not with `-o -`
     #[arg(long)]
     pub json: bool,
@@ -205,6 +208,10 @@ pub struct PredictArgs {
     /// rows of the idle GPU (`@idle`, `@idle-context`)
     #[arg(long, value_name = "FILE.csv")]
     pub points: PathBuf,
+    /// Rows with the same `set` share a GPU: slowdown, latency, throughput of each and their power; a column `rate_rps`,
+    /// items/s, says what is asked of a member that does not work all the time
+    #[arg(long)]
+    pub together: bool,
     /// One JSON document on standard output instead of CSV
     #[arg(long)]
     pub json: bool,

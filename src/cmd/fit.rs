@@ -3,9 +3,12 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
+use gpumon_core::set;
 use gpumon_core::units::Megahertz;
 use gpumon_fit::base::BasePower;
+use gpumon_fit::colocation::model::ColocationModel;
+use gpumon_fit::colocation::quality;
 use gpumon_fit::evaluate::{self, ErrorStats, Protocol, Quality};
 use gpumon_fit::fit::Form;
 use gpumon_fit::model_file::ModelFile;
@@ -37,9 +40,10 @@ pub fn run(args: &FitArgs) -> Result<u8> {
     if args.json && written.clone().any(is_stdout) {
         bail!("`-` and --json both write to standard output; leave one out");
     }
-    let read = args.profiles.iter().chain(&args.base_power).map(PathBuf::as_path);
+    let read = args.profiles.iter().chain(&args.base_power).chain(&args.sets).map(PathBuf::as_path);
     inputs::distinct(read, written)?;
     let rows = inputs::profiles(&args.profiles)?;
+    let sets = args.sets.as_deref().map(set::read).transpose()?.unwrap_or_default();
     let base = args.base_power.as_deref().map(|path| {
         let table: Vec<_> = inputs::base_power(path)?
             .parts()
@@ -52,7 +56,8 @@ pub fn run(args: &FitArgs) -> Result<u8> {
         form: form(args.form),
         base: base.clone(),
         cap_w: args.cap_w,
-        simulated: rows.iter().any(|row| row.simulated == Some(true)),
+        simulated: rows.iter().any(|row| row.simulated == Some(true))
+            || sets.iter().any(|row| row.simulated == Some(true)),
         seed: SEEDS[0],
     };
     let holdout = args.holdout.map(|fraction| {
@@ -76,7 +81,15 @@ pub fn run(args: &FitArgs) -> Result<u8> {
         .as_ref()
         .map(|path| anyhow::Ok((path, csv(&fitted.held_out, options.simulated)?)))
         .transpose()?;
-    let file = ModelFile::new(fitted, &options);
+    let mut file = ModelFile::new(fitted, &options);
+    if let Some(path) = &args.sets {
+        let model = ColocationModel::fit(&file, &rows, &sets, args.cap_w);
+        let model = model.with_context(|| format!("the sets `{}`", path.display()))?;
+        for noted in &model.notes {
+            note(format_args!("gpumon: {}: left out: {noted}", path.display()));
+        }
+        file.colocation = Some(model);
+    }
     for (model, noted) in file.models.iter().flat_map(|m| m.notes.iter().map(|n| (&m.name, n))) {
         note(format_args!("gpumon: `{model}`: {noted}"));
     }
@@ -157,6 +170,17 @@ fn text(file: &ModelFile, holdout: Option<&Quality>) -> String {
     }
     for missing in &file.not_fitted {
         let _ = writeln!(text, "not fitted: {}: {}", missing.model, missing.reason);
+    }
+    if let Some(together) = &file.colocation {
+        let used = &together.sets;
+        let _ = write!(
+            text,
+            "\n{} sets of models on one GPU, {} at the power limit; errors on sets left out in turn, %: mean / median / worst, at the \
+             limit mean / worst;\n90 % intervals: measured values inside / mean width, %\n{}",
+            used.sets,
+            used.at_limit,
+            quality::table(&together.quality)
+        );
     }
     if let Some(quality) = holdout {
         let _ = write!(text, "\n{}", quality.table());

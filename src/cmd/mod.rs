@@ -34,6 +34,7 @@ mod run;
 mod runs;
 mod session;
 mod summary;
+mod together;
 mod worker;
 
 /// Exit code: everything was done.

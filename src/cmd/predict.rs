@@ -15,7 +15,7 @@ use gpumon_fit::point::{Point, Share};
 use gpumon_fit::predict::{Interval, Prediction};
 use serde_json::{Map, Value, json};
 
-use super::DONE;
+use super::{DONE, together};
 use crate::cli::pipeline::PredictArgs;
 use crate::output::{self, note};
 
@@ -26,11 +26,11 @@ const FIGURES: [&str; 4] =
 const MARKS: [&str; 2] = ["extrapolated", "simulated"];
 
 /// Where the columns of a points file are.
-struct Columns {
-    model: usize,
-    batch: usize,
-    share: (usize, &'static str),
-    frequency: usize,
+pub(super) struct Columns {
+    pub(super) model: usize,
+    pub(super) batch: usize,
+    pub(super) share: (usize, &'static str),
+    pub(super) frequency: usize,
 }
 
 /// One answer: the point's key cells and what the model says.
@@ -46,6 +46,9 @@ pub fn run(args: &PredictArgs) -> Result<u8> {
     let name = args.points.display();
     let file = File::open(&args.points).with_context(|| format!("cannot read the points `{name}`"))?;
     let reader = ReaderBuilder::new().trim(csv::Trim::All).from_reader(file);
+    if args.together {
+        return together::run(&models, reader, args);
+    }
     let (columns, answers) = predict(&models, reader, &args.points)?;
     let outside = answers.iter().filter(|a| a.prediction.extrapolated).count();
     if outside > 0 {
@@ -65,23 +68,38 @@ pub fn run(args: &PredictArgs) -> Result<u8> {
     Ok(DONE)
 }
 
-fn predict(models: &ModelFile, mut reader: Reader<File>, path: &Path) -> Result<(Columns, Vec<Answer>)> {
+fn predict(models: &ModelFile, reader: Reader<File>, path: &Path) -> Result<(Columns, Vec<Answer>)> {
+    let (_, columns, points) = points(reader, path)?;
+    let answer = |record: &StringRecord| {
+        columns
+            .answer(models, record)
+            .with_context(|| format!("the points `{}`, line {}", path.display(), line(record)))
+    };
+    let answers = points.iter().map(answer).collect::<Result<_>>()?;
+    Ok((columns, answers))
+}
+
+/// Header, where its columns are, and the rows that are not of the idle GPU.
+pub(super) fn points(
+    mut reader: Reader<File>,
+    path: &Path,
+) -> Result<(StringRecord, Columns, Vec<StringRecord>)> {
     let name = path.display();
     let headers = reader.headers().with_context(|| format!("the points `{name}`"))?.clone();
     let records = reader.records().collect::<Result<Vec<_>, _>>();
     let records = records.with_context(|| format!("the points `{name}`"))?;
     let columns = Columns::of(&headers, &records).with_context(|| format!("the points `{name}`, line 1"))?;
     let is_idle = |record: &StringRecord| matches!(record.get(columns.model), Some(IDLE | IDLE_CONTEXT));
-    let (idle, points): (Vec<_>, Vec<_>) = records.iter().partition(|record| is_idle(record));
+    let (idle, points): (Vec<_>, Vec<_>) = records.into_iter().partition(|record| is_idle(record));
     if !idle.is_empty() {
         note(format_args!("gpumon: {name}: {} rows of the idle GPU are left out", idle.len()));
     }
-    let answer = |record: &StringRecord| {
-        let line = record.position().map_or(0, csv::Position::line);
-        columns.answer(models, record).with_context(|| format!("the points `{name}`, line {line}"))
-    };
-    let answers = points.into_iter().map(answer).collect::<Result<_>>()?;
-    Ok((columns, answers))
+    Ok((headers, columns, points))
+}
+
+/// The line of a row in its file.
+pub(super) fn line(record: &StringRecord) -> u64 {
+    record.position().map_or(0, csv::Position::line)
 }
 
 impl Columns {
@@ -98,6 +116,18 @@ impl Columns {
     }
 
     fn answer(&self, models: &ModelFile, record: &StringRecord) -> Result<Answer> {
+        let point = self.point(record)?;
+        let prediction = models.predict(record.get(self.model).unwrap_or_default(), &point)?;
+        Ok(Answer { keys: self.keys(record), point, prediction })
+    }
+
+    /// The cells that say where.
+    pub(super) fn keys(&self, record: &StringRecord) -> [String; 4] {
+        let text = |at: usize| record.get(at).unwrap_or_default().to_owned();
+        [self.model, self.batch, self.share.0, self.frequency].map(text)
+    }
+
+    pub(super) fn point(&self, record: &StringRecord) -> Result<Point> {
         let text = |at: usize| record.get(at).unwrap_or_default();
         let share = number(text(self.share.0), self.share.1)?;
         let share = match self.share.1 {
@@ -105,14 +135,11 @@ impl Columns {
             _ if share <= 1.0 => Share::Sms(share),
             _ => bail!("`share` is {share}; expected a share of the SMs, above 0 and at most 1"),
         };
-        let point = Point {
+        Ok(Point {
             batch: whole(number(text(self.batch), "batch_size")?, "batch_size")?,
             share,
             frequency: Megahertz(whole(number(text(self.frequency), "frequency")?, "frequency")?),
-        };
-        let prediction = models.predict(text(self.model), &point)?;
-        let keys = [self.model, self.batch, self.share.0, self.frequency].map(|at| text(at).to_owned());
-        Ok(Answer { keys, point, prediction })
+        })
     }
 }
 
@@ -138,7 +165,7 @@ fn csv(keys: &[&str; 4], answers: &[Answer], simulated: bool) -> Result<String> 
 }
 
 /// A figure and its bounds; what is unknown is empty.
-fn three(interval: &Option<Interval>) -> [String; 3] {
+pub(super) fn three(interval: &Option<Interval>) -> [String; 3] {
     let text = |value: Option<f64>| value.map_or(String::new(), |v| v.to_string());
     match interval {
         Some(i) => [text(Some(i.value)), text(i.low), text(i.high)],
@@ -148,22 +175,32 @@ fn three(interval: &Option<Interval>) -> [String; 3] {
 
 /// The same columns as a JSON object; what is unknown is null.
 fn object(keys: &[&str; 4], answer: &Answer) -> Value {
-    let share = match answer.point.share {
-        Share::Slices(slices) => json!(slices),
-        Share::Sms(share) => json!(share),
-    };
-    let values = [json!(answer.keys[0]), json!(answer.point.batch), share, json!(answer.point.frequency.0)];
-    let mut object: Map<String, Value> = keys.iter().map(|key| (*key).to_owned()).zip(values).collect();
+    let mut object = where_it_is(keys, &answer.keys[0], &answer.point);
     for (name, figure) in FIGURES.iter().zip(answer.figures()) {
-        object.insert((*name).to_owned(), json!(figure.map(|i| i.value)));
-        object.insert(format!("{name}_low"), json!(figure.and_then(|i| i.low)));
-        object.insert(format!("{name}_high"), json!(figure.and_then(|i| i.high)));
+        insert(&mut object, name, figure);
     }
     object.insert(MARKS[0].into(), json!(answer.prediction.extrapolated));
     Value::Object(object)
 }
 
-fn number(text: &str, column: &str) -> Result<f64> {
+/// The key columns as the beginning of a JSON object.
+pub(super) fn where_it_is(keys: &[&str; 4], model: &str, point: &Point) -> Map<String, Value> {
+    let share = match point.share {
+        Share::Slices(slices) => json!(slices),
+        Share::Sms(share) => json!(share),
+    };
+    let values = [json!(model), json!(point.batch), share, json!(point.frequency.0)];
+    keys.iter().map(|key| (*key).to_owned()).zip(values).collect()
+}
+
+/// A figure and its bounds; what is unknown is null.
+pub(super) fn insert(object: &mut Map<String, Value>, name: &str, figure: Option<Interval>) {
+    object.insert(name.to_owned(), json!(figure.map(|i| i.value)));
+    object.insert(format!("{name}_low"), json!(figure.and_then(|i| i.low)));
+    object.insert(format!("{name}_high"), json!(figure.and_then(|i| i.high)));
+}
+
+pub(super) fn number(text: &str, column: &str) -> Result<f64> {
     let value = text.parse::<f64>().ok().filter(|v| v.is_finite() && *v > 0.0);
     value.with_context(|| format!("`{column}` is `{text}`; expected a number above 0"))
 }
