@@ -30,6 +30,27 @@ pub(super) fn residual_w(before: Reading, at: Reading, after: Reading) -> Option
     Some((at.power_w - line) / (1.0 + share * share + (1.0 - share) * (1.0 - share)).sqrt())
 }
 
+/// What of the middle one of five readings the cubic through the others does not explain, scaled likewise, W.
+///
+/// A load that changes slowly is explained, so what is left tells power that jumps from power that bends.
+pub(super) fn cubic_residual_w(readings: [Reading; 5]) -> Option<f64> {
+    let [.., at, _, _] = readings;
+    let (mut residual_w, mut scale) = (at.power_w, 1.0);
+    for (i, one) in readings.iter().enumerate().filter(|(i, _)| *i != 2) {
+        let mut weight = 1.0;
+        for (_, other) in readings.iter().enumerate().filter(|(k, _)| *k != 2 && *k != i) {
+            let apart_s = one.at_s - other.at_s;
+            if apart_s == 0.0 {
+                return None;
+            }
+            weight *= (at.at_s - other.at_s) / apart_s;
+        }
+        residual_w -= weight * one.power_w;
+        scale += weight * weight;
+    }
+    Some(residual_w / scale.sqrt())
+}
+
 /// Finds the noise of one GPU's readings.
 #[derive(Clone, Debug)]
 pub struct NoiseFloor {
