@@ -1,5 +1,5 @@
-//! How often the interval of energy holds the truth, and how wide it is: simulated GPUs, a thousand windows (four in
-//! each of 250 recordings) for each length and kind of load, as Markdown.
+//! How often the interval of energy holds the truth, and how wide it is: simulated GPUs, a thousand windows, each of a
+//! recording and a load of its own, for each length and kind of load, as Markdown.
 //!
 //! `cargo bench -p gpumon-monitor --bench energy [-- SEED] [table=N] [load=NAME]`: all, or one table, or one load.
 #![allow(

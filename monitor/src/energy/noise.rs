@@ -133,6 +133,26 @@ mod tests {
     }
 
     #[test]
+    fn cubics_explain_what_bends_and_not_what_jumps() {
+        let at_s = [0.0, 0.018, 0.041, 0.057, 0.081];
+        let residual_w =
+            |power: fn(f64) -> f64| cubic_residual_w(at_s.map(|at_s| Reading { at_s, power_w: power(at_s) }));
+        let bend = residual_w(|t| 100.0 + 3e3 * t - 5e4 * t * t + 4e5 * t * t * t).unwrap();
+        assert!(bend.abs() < 1e-9, "{bend}");
+        let jump = residual_w(|t| if t < 0.03 { 100.0 } else { 500.0 }).unwrap();
+        assert!(jump.abs() > 50.0, "{jump}");
+        assert_eq!(cubic_residual_w([Reading { at_s: 1.0, power_w: 1.0 }; 5]), None);
+        // A deviation of 1 W each leaves one of 1 W.
+        let noisy = (0..4_000).map(|k| {
+            let readings =
+                std::array::from_fn(|i| Reading { at_s: at_s[i], power_w: normal(5 * k + i as u64) });
+            cubic_residual_w(readings).unwrap().powi(2)
+        });
+        let mean_w2 = noisy.sum::<f64>() / 4_000.0;
+        assert!((0.93..1.07).contains(&mean_w2), "{mean_w2}");
+    }
+
+    #[test]
     fn where_power_never_stands_still_the_ceiling_holds() {
         assert_eq!(found(|k| if k % 5 < 2 { 700.0 } else { 120.0 }), NOISE_MOST_W);
         assert_eq!(NoiseFloor::default().noise_w(), DEFAULT_W);
