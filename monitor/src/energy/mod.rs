@@ -6,10 +6,11 @@
 //! counter readings → CounterSpan   difference, steps at both edges              → combined with it, if they agree
 //! ```
 //!
-//! Rule: each source gives an energy and variances by their origin. The ring counts wherever there is one, unless what its
-//! gaps alone leave open is twice as wide as the interval of instant readings: they see a quarter of the time, and where their
-//! updates are in step with the load they take it for calm. The counter is weighed in by inverse variance. If the counter contradicts it (by more
-//! than 3 deviations of the difference), it is not weighed in, and the interval is widened by the contradiction.
+//! Rule: each source gives an energy and variances by their origin. The ring counts wherever there is one, unless what
+//! its gaps alone leave open is twice as wide as the interval of instant readings: they see a quarter of the time, and
+//! where their updates are in step with the load they take it for calm. The counter is weighed in by inverse variance.
+//! If the counter contradicts (by more than 3 deviations of the difference), it is not weighed in, and the interval is
+//! widened by the contradiction.
 //! The interval is the estimate ± its half width, the root of the sum of the squares of five parts:
 //!
 //! | part | what it is |
