@@ -1,8 +1,13 @@
-//! How often the interval of energy holds the truth, and how wide it is: simulated GPUs, a thousand windows for each
-//! length and kind of load, as Markdown.
+//! How often the interval of energy holds the truth, and how wide it is: simulated GPUs, a thousand windows, each of a
+//! recording and a load of its own, for each length and kind of load, as Markdown.
 //!
-//! `cargo bench -p gpumon-monitor --bench energy [-- SEED]`
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a bench that cannot run says why by panicking")]
+//! `cargo bench -p gpumon-monitor --bench energy [-- SEED] [table=N] [load=NAME]`: all, or one table, or one load.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a bench that cannot run says why by panicking"
+)]
 
 #[path = "../tests/energy/sim.rs"]
 mod sim;
@@ -12,8 +17,14 @@ use sim::{Cell, KINDS, Kind, LENGTHS_MS, Setup};
 
 fn main() {
     let seed: u64 = std::env::args().find_map(|a| a.parse().ok()).unwrap_or(21);
+    let only = |key: &str| std::env::args().find_map(|a| Some(a.strip_prefix(key)?.to_owned()));
+    let table: Option<usize> = only("table=").map(|n| n.parse().expect("table=N takes a number from 1 up"));
+    let load = only("load=");
     println!("Seed {seed}.");
-    for (title, mut setup) in setups() {
+    for (number, (title, mut setup)) in (1..).zip(setups()) {
+        if table.is_some_and(|only| only != number) {
+            continue;
+        }
         setup.seed = seed;
         println!("\n### {title}\n");
         println!(
@@ -21,8 +32,12 @@ fn main() {
         );
         println!("|---|---|---|---|---|---|---|---|---|");
         for kind in KINDS.into_iter().chain([Kind::Sine, Kind::Flicker]) {
+            let name = format!("{kind:?}").to_lowercase();
+            if load.as_ref().is_some_and(|only| *only != name) {
+                continue;
+            }
             for (ms, trials) in LENGTHS_MS.iter().zip(sim::trials(&setup, kind)) {
-                println!("| {} | {ms} ms | {}", format!("{kind:?}").to_lowercase(), row(&sim::cell(&trials)));
+                println!("| {name} | {ms} ms | {}", row(&sim::cell(&trials)));
             }
         }
     }
@@ -40,8 +55,8 @@ fn setups() -> Vec<(&'static str, Setup<'static>)> {
         counter,
         left_out: 0.0,
         seed: 0,
-        recordings: 50,
-        windows: 20,
+        recordings: 1000,
+        windows: 1,
     };
     vec![
         ("`sim:h200`, characterised", setup(H200, found, true)),

@@ -2,13 +2,15 @@
 //!
 //! ```text
 //! ring readings    → RingEnergy    smoothing undone, restlessness between readings
-//! instant readings → PolledEnergy  lines between values, sampling variance      → the better of the two
+//! instant readings → PolledEnergy  lines between values, sampling variance      → where the ring has gaps, or none
 //! counter readings → CounterSpan   difference, steps at both edges              → combined with it, if they agree
 //! ```
 //!
-//! Rule: each source gives an energy and variances by their origin; of ring and instant readings the one with the
-//! smaller variance counts, and the counter is weighed in by inverse variance. If the counter contradicts it (by more
-//! than 3 deviations of the difference), it is not weighed in, and the interval is widened by the contradiction.
+//! Rule: each source gives an energy and variances by their origin. The ring counts wherever there is one, unless what
+//! its gaps alone leave open is twice as wide as the interval of instant readings: they see a quarter of the time, and
+//! where their updates are in step with the load they take it for calm. The counter is weighed in by inverse variance.
+//! If the counter contradicts (by more than 3 deviations of the difference), it is not weighed in, and the interval is
+//! widened by the contradiction.
 //! The interval is the estimate ± its half width, the root of the sum of the squares of five parts:
 //!
 //! | part | what it is |
@@ -209,15 +211,15 @@ impl Estimator {
                 lag_j: Z90 * r.lag_j,
                 counter_j: 0.0,
             };
-            (Method::Ring, r.j, parts, r.power)
+            (Method::Ring, r.j, parts, r.power, Z90 * r.gaps.sqrt())
         });
         let instant = self.instant.finish().map(|i| {
             let parts = Parts { coverage_j: Z90 * i.unseen.sqrt(), lag_j: Z90 * i.lag_j, ..Parts::default() };
             (Method::Instant, i.j, parts, i.power)
         });
         let sampled = match (ring, instant) {
-            (Some(ring), Some(instant)) if instant.2.half_j() < 0.5 * ring.2.half_j() => Some(instant),
-            (ring, instant) => ring.or(instant),
+            (Some((.., gaps_j)), Some(instant)) if instant.2.half_j() < 0.5 * gaps_j => Some(instant),
+            (ring, instant) => ring.map(|(method, j, parts, power, _)| (method, j, parts, power)).or(instant),
         };
         let counter = self.counter.energy(sampled.map(|(.., power)| power));
         let says = counter.filter(|c| c.steps >= FEWEST_STEPS || sampled.is_none());

@@ -30,6 +30,27 @@ pub(super) fn residual_w(before: Reading, at: Reading, after: Reading) -> Option
     Some((at.power_w - line) / (1.0 + share * share + (1.0 - share) * (1.0 - share)).sqrt())
 }
 
+/// What of the middle one of five readings the cubic through the others does not explain, scaled likewise, W.
+///
+/// A load that changes slowly is explained, so what is left tells power that jumps from power that bends.
+pub(super) fn cubic_residual_w(readings: [Reading; 5]) -> Option<f64> {
+    let [.., at, _, _] = readings;
+    let (mut residual_w, mut scale) = (at.power_w, 1.0);
+    for (i, one) in readings.iter().enumerate().filter(|(i, _)| *i != 2) {
+        let mut weight = 1.0;
+        for (_, other) in readings.iter().enumerate().filter(|(k, _)| *k != 2 && *k != i) {
+            let apart_s = one.at_s - other.at_s;
+            if apart_s == 0.0 {
+                return None;
+            }
+            weight *= (at.at_s - other.at_s) / apart_s;
+        }
+        residual_w -= weight * one.power_w;
+        scale += weight * weight;
+    }
+    Some(residual_w / scale.sqrt())
+}
+
 /// Finds the noise of one GPU's readings.
 #[derive(Clone, Debug)]
 pub struct NoiseFloor {
@@ -109,6 +130,26 @@ mod tests {
         assert!((0.6..0.8).contains(&ramp), "{ramp}");
         let bursts = found(|k| if k % 100 < 50 && k % 5 < 2 { 700.0 } else { 120.0 } + normal(k));
         assert!((0.8..1.5).contains(&bursts), "{bursts}");
+    }
+
+    #[test]
+    fn cubics_explain_what_bends_and_not_what_jumps() {
+        let at_s = [0.0, 0.018, 0.041, 0.057, 0.081];
+        let residual_w =
+            |power: fn(f64) -> f64| cubic_residual_w(at_s.map(|at_s| Reading { at_s, power_w: power(at_s) }));
+        let bend = residual_w(|t| 100.0 + 3e3 * t - 5e4 * t * t + 4e5 * t * t * t).unwrap();
+        assert!(bend.abs() < 1e-9, "{bend}");
+        let jump = residual_w(|t| if t < 0.03 { 100.0 } else { 500.0 }).unwrap();
+        assert!(jump.abs() > 50.0, "{jump}");
+        assert_eq!(cubic_residual_w([Reading { at_s: 1.0, power_w: 1.0 }; 5]), None);
+        // A deviation of 1 W each leaves one of 1 W.
+        let noisy = (0..4_000).map(|k| {
+            let readings =
+                std::array::from_fn(|i| Reading { at_s: at_s[i], power_w: normal(5 * k + i as u64) });
+            cubic_residual_w(readings).unwrap().powi(2)
+        });
+        let mean_w2 = noisy.sum::<f64>() / 4_000.0;
+        assert!((0.93..1.07).contains(&mean_w2), "{mean_w2}");
     }
 
     #[test]

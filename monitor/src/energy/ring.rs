@@ -1,11 +1,13 @@
 //! A window's energy from the ring of readings, one reading at a time.
 //!
 //! Rule: the sensor's smoothing is undone by [`Filter`]; how restless power is between two readings is taken from
-//! what lines through the readings about them do not explain (`noise::residual_w`), beyond noise. Readings from
-//! 0.4 s before the window to 0.3 s after it count, nothing else is looked at, and nothing is kept but seven of them.
+//! what cubics through two readings on each side do not explain (`noise::cubic_residual_w`), beyond noise: to lines a slow
+//! bend, which costs next to no energy, looks like jumps. Readings from 0.4 s before the window to 0.3 s after it count,
+//! nothing else is looked at, and nothing is kept but nine of them.
 //!
 //! Cases: a window that begins with the recording has no readings before it, one that ends with it none after it:
-//! the filter starts, or ends, with what it has, and the variance says so. Where two readings lie more than
+//! the filter starts, or ends, with what it has, and the variance says so; a reading without two on each side is held
+//! against the line through its neighbours. Where two readings lie more than
 //! [`GAP_S`] apart, power between them may have been anything that the window shows elsewhere: the time beyond
 //! counts with the variance of the window's readings. Readings that a busy driver leaves out are left out where
 //! load is, not at random: the share of time that is missing adds an error that does not average out over a window.
@@ -17,7 +19,7 @@
 use std::collections::VecDeque;
 
 use super::filter::{Filter, Stretch, Variances};
-use super::noise::residual_w;
+use super::noise::{cubic_residual_w, residual_w};
 use super::timing::RingDelay;
 use super::{Reading, Shown};
 
@@ -26,7 +28,7 @@ const LEAD_S: f64 = 0.4;
 /// … to this long after it.
 const TRAIL_S: f64 = 0.3;
 /// Readings that must follow one before it is taken in, for what they say about the restlessness there.
-const AHEAD: usize = 3;
+const AHEAD: usize = 4;
 /// This close to an edge, time counts as the edge's.
 const EDGE_S: f64 = 0.03;
 /// Readings further apart leave a gap.
@@ -36,8 +38,8 @@ const UNCOVERED_S: f64 = 0.25;
 /// Readings further apart than this share of the usual distance have one missing between them.
 const MISSING: f64 = 1.6;
 /// Restlessness within the window, and at its edges, for the mean square of residuals, times the readings' distance.
-const RESTLESS: f64 = 12.0;
-const RESTLESS_AT_EDGES: f64 = 18.0;
+const RESTLESS: f64 = 20.0;
+const RESTLESS_AT_EDGES: f64 = 30.0;
 /// Noise is taken off residuals this many times, because a mean of few squares exceeds its expectation.
 const NOISE_TIMES: f64 = 1.3;
 /// Error (deviation) that missing readings leave, as a share of missing time × deviation of power: 0.9 % of the mean
@@ -123,6 +125,11 @@ impl RingEnergy {
         if known >= 2 {
             let (before, last) = (self.recent[known - 2].reading, self.recent[known - 1].reading);
             self.recent[known - 1].residual_w2 = residual_w(before, last, reading).map(|r| r * r);
+        }
+        if known >= 4 {
+            let at = |back: usize| self.recent[known - back].reading;
+            let residual_w = cubic_residual_w([at(4), at(3), at(2), at(1), reading]);
+            self.recent[known - 2].residual_w2 = residual_w.map(|r| r * r);
         }
         self.recent.push_back(Item { reading, residual_w2: None });
         while self.recent.len() - self.taken > AHEAD {
