@@ -8,12 +8,18 @@ use gpumon_core::profile::{IDLE_CONTEXT, ProfileRow};
 use gpumon_core::profile_io;
 use gpumon_core::set::{self, SetRow};
 
-fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("data/runs/2026-12-01-h200-profile")
+fn folder(run: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("data/runs").join(run)
 }
 
-fn rows(name: &str) -> Vec<ProfileRow> {
-    profile_io::read(&folder().join(name)).unwrap().rows
+fn rows(run: &str, name: &str) -> Vec<ProfileRow> {
+    profile_io::read(&folder(run).join(name)).unwrap().rows
+}
+
+fn assert_said(run: &str, said: &[String]) {
+    let readme = std::fs::read_to_string(folder(run).join("README.md")).unwrap();
+    let missing: Vec<_> = said.iter().filter(|line| !readme.contains(line.as_str())).collect();
+    assert!(missing.is_empty(), "the README of {run} lacks {missing:#?}");
 }
 
 fn median(mut values: Vec<f64>) -> f64 {
@@ -50,8 +56,9 @@ fn repeats(grid: &[ProfileRow], again: &[ProfileRow]) -> [Vec<f64>; 3] {
 
 #[test]
 fn the_readme_says_what_the_files_hold() {
-    let (grid, again) = (rows("grid.parquet"), rows("repeated.parquet"));
-    let sets: Vec<SetRow> = set::read(&folder().join("sets.parquet")).unwrap();
+    let run = "2026-12-01-h200-profile";
+    let (grid, again) = (rows(run, "grid.parquet"), rows(run, "repeated.parquet"));
+    let sets: Vec<SetRow> = set::read(&folder(run).join("sets.parquet")).unwrap();
     let uuids: BTreeSet<_> =
         grid.iter().chain(&again).map(|r| &r.gpu_uuid).chain(sets.iter().map(|r| &r.gpu_uuid)).collect();
     assert_eq!(uuids.len(), 1, "all is of one card");
@@ -128,7 +135,38 @@ fn the_readme_says_what_the_files_hold() {
             max(&slowdowns)
         ),
     ];
-    let readme = std::fs::read_to_string(folder().join("README.md")).unwrap();
-    let missing: Vec<_> = said.iter().filter(|line| !readme.contains(line.as_str())).collect();
-    assert!(missing.is_empty(), "the README lacks {missing:#?}");
+    assert_said(run, &said);
+}
+
+#[test]
+fn a_heated_card_repeats_its_points() {
+    let run = "2026-12-01-h200-heated";
+    let (grid, again) = (rows(run, "grid.csv"), rows(run, "repeated.csv"));
+    let uuids: BTreeSet<_> = grid.iter().chain(&again).map(|r| &r.gpu_uuid).collect();
+    assert_eq!(uuids.len(), 1, "all is of one card");
+    let points: Vec<&ProfileRow> = grid.iter().filter(|row| !row.is_idle()).collect();
+    assert!(points.iter().all(|row| row.valid && row.simulated == Some(false)));
+    let wall: Vec<f64> = points.iter().map(|row| row.wall_s.unwrap()).collect();
+    let [power, time, _] = repeats(&grid, &again);
+    let share = 100.0 * power.len() as f64 / points.len() as f64;
+    let said = [
+        format!(
+            "| wall time a point, everything included | median {:.2} s, mean {:.2} s, largest {:.1} s |",
+            median(wall.clone()),
+            mean(&wall),
+            max(&wall)
+        ),
+        format!("| points repeated | {} of {}, {share:.0} % |", power.len(), points.len()),
+        format!(
+            "| power, repeated: difference | median {:.2} %, largest {:.1} % |",
+            median(power.clone()),
+            max(&power)
+        ),
+        format!(
+            "| batch time, repeated: difference | median {:.2} %, largest {:.1} % |",
+            median(time.clone()),
+            max(&time)
+        ),
+    ];
+    assert_said(run, &said);
 }
