@@ -11,14 +11,17 @@
 //! ```
 
 pub mod active;
+pub mod auto;
 pub mod base;
 pub mod batch_time;
 pub mod error;
 pub mod evaluate;
 pub mod fit;
+pub mod intervals;
 pub mod model_file;
 pub mod models;
 mod nonnegative;
+mod parallel;
 pub mod physical;
 pub mod point;
 pub mod polynomial;
@@ -26,4 +29,6 @@ pub mod power;
 pub mod predict;
 pub mod residual;
 pub mod sample;
+pub mod shared;
 pub mod surface;
+mod validate;

@@ -34,6 +34,11 @@ impl Share {
         }
     }
 
+    /// Whether it is a MIG instance.
+    pub(crate) fn is_slices(self) -> bool {
+        matches!(self, Self::Slices(_))
+    }
+
     /// Share of the memory slices, 0 to 1; `None` for a MIG instance that does not exist.
     pub fn memory(self) -> Option<f64> {
         match self {

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::base::BasePower;
 use crate::error::PredictError;
 use crate::model_file::ModelFile;
-use crate::models::{Intervals, Model};
+use crate::models::Model;
 use crate::point::{Point, Share};
 
 /// A value with its 90 % interval, in the unit of its figure.
@@ -107,15 +107,5 @@ impl Model {
             latency: central.latency_ms.map(|v| with(v, intervals.latency)),
             extrapolated: !self.ranges.contain(point),
         })
-    }
-}
-
-impl Intervals {
-    /// Whether all factors are positive and around 1.
-    pub(crate) fn are_sound(&self) -> bool {
-        let all = [self.avg_power_draw, self.dynamic_power_draw, self.throughput, self.latency];
-        all.into_iter()
-            .flatten()
-            .all(|[low, high]| low > 0.0 && low <= 1.0 && high >= 1.0 && high.is_finite())
     }
 }

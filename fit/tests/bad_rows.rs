@@ -165,8 +165,8 @@ fn a_model_that_cannot_be_fitted_is_listed_beside_those_that_can() {
 fn fractions_that_leave_too_few_or_too_many_points_say_what_would_do() {
     let note = |rows: &[ProfileRow], fraction: f64| {
         let (form, mapping) = (Form::Physical, Mapping::Level);
-        let protocol = Protocol { form, mapping, fraction, seeds: vec![1, 2], cap_w: None };
-        evaluate(rows, None, &protocol).unwrap().models[0].note.clone().unwrap_or_default()
+        let protocol = Protocol { form, mapping, fraction, seeds: vec![1, 2], cap_w: None, transfer: false };
+        evaluate(rows, &[], None, &protocol).unwrap().models[0].note.clone().unwrap_or_default()
     };
     let few = note(&full(), 0.02);
     assert!(few.contains("is 3 for throughput, but the physical form needs at least 10"), "{few}");
@@ -187,8 +187,8 @@ fn options_and_mixed_gpus_are_refused_by_name() {
     rows[1].gpu_name = Some("B".into());
     assert!(fit(&rows, Form::Physical).unwrap_err().contains("A, B"));
     let none =
-        Protocol { form: Form::Physical, mapping: Mapping::Level, fraction: 0.2, seeds: vec![], cap_w: None };
-    assert!(evaluate(&full(), None, &none).unwrap_err().to_string().contains("seeds"));
+        Protocol { form: Form::Physical, mapping: Mapping::Level, fraction: 0.2, seeds: vec![], cap_w: None, transfer: false };
+    assert!(evaluate(&full(), &[], None, &none).unwrap_err().to_string().contains("seeds"));
 }
 
 fn any_figure() -> impl Strategy<Value = Option<f64>> {
@@ -233,8 +233,8 @@ proptest! {
                 Err(error) => prop_assert!(matches!(error, PredictError::NoAnswer { .. }), "{}", error),
             }
         }
-        let protocol = Protocol { form, mapping: Mapping::Physical, fraction: 0.5, seeds: vec![1], cap_w: cap };
-        if let Ok(quality) = evaluate(&rows, None, &protocol) {
+        let protocol = Protocol { form, mapping: Mapping::Physical, fraction: 0.5, seeds: vec![1], cap_w: cap, transfer: false };
+        if let Ok(quality) = evaluate(&rows, &[], None, &protocol) {
             prop_assert!(quality.table().contains("mean over models"));
         }
     }

@@ -124,11 +124,3 @@ fn what_cannot_be_believed_is_none() {
     assert_eq!(belief.at(0).unwrap().average_w, None);
     assert!(belief.at(3).is_none());
 }
-
-#[test]
-fn the_median_over_normal_variables_is_known_for_equal_ones() {
-    assert!((median_of_normals(&[0.1; 7]) - 0.067_449).abs() < 1e-5);
-    assert!((within(1.0) - 0.682_689).abs() < 1e-5);
-    let mixed = median_of_normals(&[0.01, 0.1]);
-    assert!(mixed > 0.0067 && mixed < 0.067, "{mixed}");
-}
