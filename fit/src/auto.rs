@@ -1,14 +1,19 @@
-//! Each figure by the form that is best at points which it was not fitted on.
+//! Each figure by the mix of forms that is best at points which it was not fitted on.
 //!
 //! Rule: the physical, the corrected and the shared form are each fitted with every point left out once
-//! ([`crate::validate`]); time of a batch, power and latency each come from the form whose mean of |ln(measured / predicted)| over those
-//! points is least. Those forms are then fitted on all points.
+//! ([`crate::validate`]). Time of a batch, power and latency each take the weighted geometric mean of the forms, with weights in steps of a
+//! [`STEPS`]th, whose mean of |ln(measured / predicted)| over those points is least. The forms that have a weight are then fitted on
+//! all points. Power is mixed above the base where that is known.
 //!
-//! Cases: with fewer than ten points only the shared form can be fitted. Where no point can be left out, the form
-//! that needs fewest points is taken. The polynomial is not tried: it is there for comparison.
+//! Cases: with fewer than ten points only the shared form can be fitted. Where no point can be left out, it alone
+//! counts. The polynomial is not tried: it is there for comparison.
 //!
-//! Not done: blends of forms. The errors of the chosen form are those it was chosen by, so they are a little
-//! too small; `--holdout` has errors that are not.
+//! Not done: weights that differ from point to point. The errors of a mix are those it was chosen by, so they are a
+//! little too small; `--holdout` has errors that are not.
+//!
+//! Source: Breiman, "Stacked regressions", Machine Learning 24 (1996), 49.
+
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
@@ -18,25 +23,33 @@ use crate::fit::{Central, Context, Form, Surfaces, fit_form};
 use crate::point::{Observations, Point};
 use crate::validate::{self, Compared};
 
-/// The forms that are tried, the one that needs fewest points last.
+/// The forms that are tried.
 pub const TRIED: [Form; 3] = [Form::Physical, Form::Corrected, Form::Shared];
+/// Weights are multiples of one over this.
+pub const STEPS: u8 = 4;
 
-/// Which form gives which figure, and those forms.
+/// How much of each form; the weights sum to 1.
+pub type Mix = BTreeMap<Form, f64>;
+
+/// Which forms give which figure, and those forms.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Auto {
-    /// Form of the time of a batch, and so of throughput.
-    pub batch_time: Form,
-    /// Form of average and dynamic power.
-    pub power: Form,
-    /// Form of latency.
-    pub latency: Form,
+    /// Forms of the time of a batch, and so of throughput.
+    pub batch_time: Mix,
+    /// Forms of average and dynamic power.
+    pub power: Mix,
+    /// Forms of latency.
+    pub latency: Mix,
     /// One of each form that is named above.
     pub parts: Vec<Surfaces>,
 }
 
+/// The forms' answers, point by point.
+type Tried = Vec<(Form, Vec<Compared>)>;
+
 impl Auto {
-    /// Chooses and fits. Also gives each point as the chosen forms predict it without having seen it; `None` if there were too few points
-    /// to leave any out.
+    /// Chooses and fits. Also gives each point as the forms predict it without having seen it; `None` if there were too few points to
+    /// leave any out.
     ///
     /// # Errors
     ///
@@ -45,34 +58,32 @@ impl Auto {
         seen: &Observations,
         context: &Context<'_>,
     ) -> Result<(Self, Option<Vec<Compared>>), FitError> {
-        let tried: Vec<(Form, Vec<Compared>)> = TRIED
+        let tried: Tried = TRIED
             .into_iter()
             .filter_map(|form| Some((form, validate::with_form(form, seen, context)?)))
             .collect();
-        // Power: the dynamic one, where there is one, because it is what the forms differ in.
-        let best = |figures: &[usize]| {
-            let score = |compared: &[Compared]| {
-                figures.iter().find_map(|figure| validate::mean_ln_error(compared, *figure))
-            };
-            let scored = tried.iter().filter_map(|(form, compared)| Some((score(compared)?, *form)));
-            scored.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, form)| form)
+        let batch_time = best(&tried, 2);
+        // Dynamic power, where there is one, because it is what the forms differ in.
+        let power = best(&tried, 1).or_else(|| best(&tried, 0));
+        let latency = best(&tried, 3);
+        let alone = || Mix::from([(Form::Shared, 1.0)]);
+        let batch_time = batch_time.unwrap_or_else(alone);
+        let mut auto = Self {
+            power: power.unwrap_or_else(|| batch_time.clone()),
+            latency: latency.unwrap_or_else(|| batch_time.clone()),
+            batch_time,
+            parts: vec![],
         };
-        let fallback = tried.last().map_or(Form::Shared, |t| t.0);
-        let batch_time = best(&[2]).unwrap_or(fallback);
-        let power = best(&[1, 0]).unwrap_or(batch_time);
-        let latency = best(&[3]).unwrap_or(batch_time);
-        let of = |form: Form| tried.iter().find(|t| t.0 == form).map(|t| &t.1);
-        let compared = match (of(batch_time), of(power), of(latency)) {
-            (Some(time), Some(power), Some(latency)) => Some(merged(time, power, latency)),
-            _ => None,
-        };
-        let mut named = vec![batch_time, power, latency];
-        named.sort_by_key(|form| form.name());
-        named.dedup();
-        let parts = named.into_iter().map(|form| fit_form(form, seen, context));
-        let mut auto = Self { batch_time, power, latency, parts: parts.collect::<Result<_, _>>()? };
+        let used = |form: &Form| auto.mixes().iter().any(|mix| mix.contains_key(form));
+        let parts = TRIED.into_iter().filter(used).map(|form| fit_form(form, seen, context));
+        auto.parts = parts.collect::<Result<_, _>>()?;
         auto.strip();
+        let compared = auto.compared(&tried, context.base);
         Ok((auto, compared))
+    }
+
+    fn mixes(&self) -> [&Mix; 3] {
+        [&self.batch_time, &self.power, &self.latency]
     }
 
     /// Leaves out what no figure is taken from.
@@ -80,59 +91,127 @@ impl Auto {
         for part in &mut self.parts {
             let form = part.form();
             if let Surfaces::Physical(physical) | Surfaces::Corrected(physical) = part {
-                if self.latency != form {
+                if !self.latency.contains_key(&form) {
                     physical.latency_residual = None;
                 }
-                if self.power != form {
+                if !self.power.contains_key(&form) {
                     physical.power_residual = None;
                 }
             }
         }
     }
 
-    fn part(&self, form: Form) -> Option<&Surfaces> {
-        self.parts.iter().find(|part| part.form() == form)
+    /// The points left out as the mixes predict them.
+    fn compared(&self, tried: &Tried, base: Option<&BasePower>) -> Option<Vec<Compared>> {
+        let (_, first) = tried.first()?;
+        let at = |i: usize| {
+            let point = first.get(i)?.point;
+            let central = self.mixed(&point, base, |form| {
+                tried.iter().find(|t| t.0 == form).and_then(|t| Some(t.1.get(i)?.central))
+            })?;
+            Some(first.get(i)?.with(central))
+        };
+        (0..first.len()).map(at).collect()
     }
 
-    /// What the forms say at a point; `None` for a MIG instance that does not exist. `base` is the one of the fit.
+    /// What the mixes say at a point; `None` for a MIG instance that does not exist. `base` is the one of the fit.
     pub fn at(&self, point: &Point, base: Option<&BasePower>) -> Option<Central> {
-        let at = |form: Form| self.part(form)?.at(point, base);
-        let time = at(self.batch_time)?;
-        let power = if self.power == self.batch_time { time } else { at(self.power)? };
-        let latency = if self.latency == self.batch_time { time } else { at(self.latency)? };
-        Some(combined(&time, &power, &latency))
+        let answers: Vec<(Form, Option<Central>)> =
+            self.parts.iter().map(|part| (part.form(), part.at(point, base))).collect();
+        self.mixed(point, base, |form| answers.iter().find(|a| a.0 == form).and_then(|a| a.1))
     }
 
-    /// The shared form, where a figure comes from it.
-    pub(crate) fn shared(&self) -> Option<&Surfaces> {
-        self.part(Form::Shared)
+    fn mixed(
+        &self,
+        point: &Point,
+        base: Option<&BasePower>,
+        at: impl Fn(Form) -> Option<Central>,
+    ) -> Option<Central> {
+        // Outside is a form's answer, inside whether it has the figure.
+        let mean = |mix: &Mix, value: fn(&Central) -> Option<f64>| -> Option<Option<f64>> {
+            let mut sum = Some(0.0);
+            for (form, weight) in mix {
+                sum = value(&at(*form)?).and_then(|v| Some(sum? + weight * v.max(f64::MIN_POSITIVE).ln()));
+            }
+            Some(sum.map(f64::exp))
+        };
+        let dynamic_w = mean(&self.power, |c| c.dynamic_w)?;
+        let average_w = match (dynamic_w, base) {
+            (Some(w), Some(base)) => Some(base.at_w(point.frequency) + w),
+            _ => mean(&self.power, |c| c.average_w)?,
+        };
+        Some(Central {
+            average_w,
+            dynamic_w,
+            batch_time_ms: mean(&self.batch_time, |c| Some(c.batch_time_ms))??,
+            latency_ms: mean(&self.latency, |c| c.latency_ms)?,
+        })
     }
 
     pub(crate) fn cap_w(&self) -> Option<f64> {
-        self.part(self.power).and_then(Surfaces::cap_w)
+        self.parts.iter().find_map(Surfaces::cap_w)
     }
 
     pub(crate) fn is_sound(&self) -> bool {
-        [self.batch_time, self.power, self.latency].into_iter().all(|form| self.part(form).is_some())
+        let there = |form: &Form| self.parts.iter().any(|part| part.form() == *form);
+        let mix = |mix: &&Mix| {
+            let sum: f64 = mix.values().sum();
+            mix.keys().all(there) && mix.values().all(|w| (0.0..=1.0).contains(w)) && (sum - 1.0).abs() < 1e-6
+        };
+        self.mixes().iter().all(mix)
             && self.parts.iter().all(|part| part.form() != Form::Auto && part.is_sound())
     }
 }
 
-fn combined(time: &Central, power: &Central, latency: &Central) -> Central {
-    Central {
-        average_w: power.average_w,
-        dynamic_w: power.dynamic_w,
-        batch_time_ms: time.batch_time_ms,
-        latency_ms: latency.latency_ms,
+/// The mix with the least mean of |ln(measured / predicted)| of a figure; `None` where no point has it.
+fn best(tried: &Tried, figure: usize) -> Option<Mix> {
+    let points = tried.first()?.1.len();
+    // Logarithms of measured over predicted, a form each.
+    let logs: Vec<(Form, Vec<f64>)> = tried
+        .iter()
+        .map(|(form, compared)| {
+            (*form, compared.iter().map(|c| c.ratios[figure].map_or(f64::NAN, f64::ln)).collect::<Vec<_>>())
+        })
+        .filter(|(_, logs)| logs.len() == points && logs.iter().any(|v| v.is_finite()))
+        .collect();
+    let mut best: Option<(f64, Vec<u8>)> = None;
+    for weights in weights(logs.len()) {
+        let (mut sum, mut count) = (0.0, 0.0);
+        for i in 0..points {
+            let mixed: f64 = logs
+                .iter()
+                .zip(&weights)
+                .filter(|(_, w)| **w > 0)
+                .map(|((_, logs), w)| f64::from(*w) / f64::from(STEPS) * logs[i])
+                .sum();
+            if mixed.is_finite() {
+                sum += mixed.abs();
+                count += 1.0;
+            }
+        }
+        let score = sum / count;
+        if count > 0.0 && best.as_ref().is_none_or(|b| score < b.0) {
+            best = Some((score, weights));
+        }
     }
+    let share = |w: u8| f64::from(w) / f64::from(STEPS);
+    best.map(|(_, weights)| {
+        logs.iter().zip(weights).filter(|(_, w)| *w > 0).map(|((form, _), w)| (*form, share(w))).collect()
+    })
 }
 
-fn merged(time: &[Compared], power: &[Compared], latency: &[Compared]) -> Vec<Compared> {
-    let all = time.iter().zip(power).zip(latency);
-    all.map(|((time, power), latency)| Compared {
-        point: time.point,
-        central: combined(&time.central, &power.central, &latency.central),
-        ratios: [power.ratios[0], power.ratios[1], time.ratios[2], latency.ratios[3]],
-    })
-    .collect()
+/// All lists of so many whole numbers that sum to [`STEPS`].
+fn weights(count: usize) -> Vec<Vec<u8>> {
+    let mut all: Vec<Vec<u8>> = vec![vec![]];
+    for _ in 0..count {
+        all = all
+            .into_iter()
+            .flat_map(|head| {
+                let left = STEPS - head.iter().sum::<u8>();
+                (0..=left).map(move |w| [head.clone(), vec![w]].concat())
+            })
+            .collect();
+    }
+    all.retain(|weights| weights.iter().sum::<u8>() == STEPS);
+    all
 }

@@ -185,12 +185,7 @@ struct Run {
 }
 
 /// Fits the points drawn and compares with the others.
-fn run(
-    seen: &Observations,
-    drawn: &[usize],
-    context: &Context<'_>,
-    form: Form,
-) -> Result<Run, FitError> {
+fn run(seen: &Observations, drawn: &[usize], context: &Context<'_>, form: Form) -> Result<Run, FitError> {
     let training = seen.at(drawn.iter().copied());
     let rest = seen.at((0..seen.points.len()).filter(|k| drawn.binary_search(k).is_err()));
     let (model, _) = fit_model(&training, context, form, String::new())?;
@@ -225,11 +220,8 @@ fn draw(seen: &Observations, protocol: &Protocol, seed: u64) -> Result<Vec<usize
 /// Errors over held-out points.
 pub(crate) fn errors_of(compared: &[Compared]) -> Errors {
     let stats = |figure: usize| {
-        let mut errors: Vec<f64> = compared
-            .iter()
-            .filter_map(|c| c.ratios[figure])
-            .map(|r| 100.0 * (1.0 / r - 1.0).abs())
-            .collect();
+        let mut errors: Vec<f64> =
+            compared.iter().filter_map(|c| c.ratios[figure]).map(|r| 100.0 * (1.0 / r - 1.0).abs()).collect();
         (!errors.is_empty()).then(|| ErrorStats {
             median_pct: median(&mut errors),
             mean_pct: errors.iter().sum::<f64>() / errors.len() as f64,
@@ -359,7 +351,8 @@ fn cells(errors: &Errors) -> String {
     let cell = |stats: &Option<ErrorStats>| match stats {
         Some(s) => {
             let interval = s.coverage_pct.zip(s.width_pct);
-            let interval = interval.map_or(String::new(), |(within, width)| format!(" ({within:.0}, {width:.1})"));
+            let interval =
+                interval.map_or(String::new(), |(within, width)| format!(" ({within:.0}, {width:.1})"));
             format!("{:.2} / {:.2} / {:.2}{interval}", s.median_pct, s.mean_pct, s.p90_pct)
         }
         None => "–".into(),

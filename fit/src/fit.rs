@@ -58,7 +58,7 @@ impl<'a> Context<'a> {
 }
 
 /// A form that can be fitted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Form {
     /// Each figure by the form that is best at points left out.
@@ -76,8 +76,7 @@ pub enum Form {
 
 impl Form {
     /// All forms.
-    pub const ALL: [Self; 5] =
-        [Self::Auto, Self::Physical, Self::Corrected, Self::Shared, Self::Polynomial];
+    pub const ALL: [Self; 5] = [Self::Auto, Self::Physical, Self::Corrected, Self::Shared, Self::Polynomial];
 
     /// Name in files and on the command line.
     pub fn name(self) -> &'static str {
@@ -134,8 +133,7 @@ pub fn fit_form(form: Form, seen: &Observations, context: &Context<'_>) -> Resul
     if seen.points.is_empty() {
         return Err(FitError::NoPoints { model: seen.model.clone() });
     }
-    let physical =
-        |corrected| Physical::fit(seen, context.base, context.cap_w, corrected).map(Box::new);
+    let physical = |corrected| Physical::fit(seen, context.base, context.cap_w, corrected).map(Box::new);
     Ok(match form {
         Form::Auto => Surfaces::Auto(Box::new(Auto::fit(seen, context)?.0)),
         Form::Physical => Surfaces::Physical(physical(false)?),

@@ -3,10 +3,12 @@
 //! Rule: a figure's interval is a pair of factors around 1. From [`MANY`] held-out points on they are the 5 % and 95 % order
 //! statistics of measured ÷ predicted. With fewer:
 //!
-//! - a figure of the shared form takes the process's own standard deviations: over the points that may be asked for
+//! - a figure with the shared form in it takes the process's own standard deviations: over the points that may be asked for
 //!   (all combinations of the levels that were measured, and the points of known models) |ln(measured / predicted)| is below the
 //!   factor's logarithm nine times of ten;
-//! - a figure of another form takes Student's t times the root mean square of ln(measured / predicted), n degrees of freedom.
+//! - every figure takes Student's t times the root mean square of ln(measured / predicted), n degrees of freedom.
+//!
+//! Of the two the wider one counts.
 //!
 //! Not done: factors that differ from point to point.
 //!
@@ -18,12 +20,15 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use crate::active::{Figures, Posterior, quantile_of_normals};
+use crate::auto::Mix;
 use crate::fit::{Context, Form, Surfaces};
 use crate::point::{Observations, Point};
 use crate::validate::Compared;
 
 /// From so many held-out points on their order statistics are taken.
 const MANY: usize = 40;
+/// Fewer say nothing.
+const FEW: usize = 4;
 /// Points that the process is asked at.
 const ASKED: usize = 150;
 
@@ -56,15 +61,18 @@ impl Intervals {
         seen: &Observations,
         context: &Context<'_>,
     ) -> Self {
-        let forms = match surfaces {
-            Surfaces::Auto(auto) => [auto.power, auto.power, auto.batch_time, auto.latency],
-            other => [other.form(); 4],
+        let shared = |mix: &Mix| mix.contains_key(&Form::Shared);
+        let shared = match surfaces {
+            Surfaces::Auto(auto) => {
+                [shared(&auto.power), shared(&auto.power), shared(&auto.batch_time), shared(&auto.latency)]
+            }
+            other => [other.form() == Form::Shared; 4],
         };
-        let few = compared.len() < MANY && forms.contains(&Form::Shared);
+        let few = compared.len() < MANY && shared.contains(&true);
         let process = if few { Process::of(surfaces, seen, context) } else { None };
         let factors = |figure: usize| {
             let ratios: Vec<f64> = compared.iter().filter_map(|c| c.ratios[figure]).collect();
-            let from_process = (forms[figure] == Form::Shared && figure < 3)
+            let from_process = (shared[figure] && figure < 3)
                 .then_some(process.as_ref())
                 .flatten()
                 .map(|process| process.deviations[figure].as_slice());
@@ -136,13 +144,14 @@ fn factors(mut ratios: Vec<f64>, process: Option<&[f64]>) -> Option<[f64; 2]> {
         let (low, high) = (ratios.get(low - 1)?, ratios.get(n - low)?);
         return Some([low.min(1.0), high.max(1.0)]);
     }
-    let width = match process {
-        Some(deviations) => quantile_of_normals(deviations, 0.9),
-        None if n == 0 => return None,
-        None => {
-            let square = ratios.iter().map(|r| r.ln().powi(2)).sum::<f64>() / n as f64;
-            students_t(n as f64) * square.sqrt()
-        }
+    let from_process = process.map(|deviations| quantile_of_normals(deviations, 0.9));
+    let from_ratios = (n >= FEW).then(|| {
+        let square = ratios.iter().map(|r| r.ln().powi(2)).sum::<f64>() / n as f64;
+        students_t(n as f64) * square.sqrt()
+    });
+    let width = match (from_process, from_ratios) {
+        (Some(a), Some(b)) => a.max(b),
+        (a, b) => a.or(b)?,
     };
     (width < 20.0).then(|| [(-width).exp(), width.exp()])
 }

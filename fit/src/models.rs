@@ -170,7 +170,8 @@ pub fn fit_models(rows: &[ProfileRow], options: &FitOptions) -> Result<Fitted, F
             expected: "a positive number of watts, such as 300",
         });
     }
-    let mut gpus: Vec<&String> = rows.iter().chain(&options.prior).filter_map(|r| r.gpu_name.as_ref()).collect();
+    let mut gpus: Vec<&String> =
+        rows.iter().chain(&options.prior).filter_map(|r| r.gpu_name.as_ref()).collect();
     gpus.sort();
     gpus.dedup();
     if gpus.len() > 1 {

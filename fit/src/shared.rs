@@ -57,8 +57,7 @@ impl Shared {
         }
         let figures = Figures::new(context.base, context.cap_w);
         let no_solution = || FitError::NoSolution { model: seen.model.clone(), target: "surfaces" };
-        let posterior =
-            Posterior::new(context.expected(), &seen.points, &figures).ok_or_else(no_solution)?;
+        let posterior = Posterior::new(context.expected(), &seen.points, &figures).ok_or_else(no_solution)?;
         let powers = seen.points.iter().filter(|o| figures.of(o)[1].is_some()).count();
         let mut shared = Self {
             surface: posterior.surface(),

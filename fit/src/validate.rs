@@ -31,6 +31,16 @@ pub(crate) struct Compared {
     pub(crate) ratios: Ratios,
 }
 
+impl Compared {
+    /// The same measurement beside another prediction.
+    pub(crate) fn with(&self, central: Central) -> Self {
+        let values = |c: &Central| [c.average_w, c.dynamic_w, Some(c.batch_time_ms), c.latency_ms];
+        let (before, now) = (values(&self.central), values(&central));
+        let ratio = |i: usize| Some(self.ratios[i]? * before[i]? / now[i]?);
+        Self { point: self.point, central, ratios: [0, 1, 2, 3].map(ratio) }
+    }
+}
+
 /// Fits all points, and predicts each by a fit without it; `None` if there are too few to leave any out.
 pub(crate) fn fit(
     form: Form,
@@ -61,11 +71,7 @@ pub(crate) fn with_form(form: Form, seen: &Observations, context: &Context<'_>) 
 }
 
 /// What a fit says of points, beside what was measured there.
-pub(crate) fn compare(
-    surfaces: &Surfaces,
-    seen: &Observations,
-    base: Option<&BasePower>,
-) -> Vec<Compared> {
+pub(crate) fn compare(surfaces: &Surfaces, seen: &Observations, base: Option<&BasePower>) -> Vec<Compared> {
     let of = |o: &Observation| {
         let central = surfaces.at(&o.point, base)?;
         Some(Compared { point: o.point, central, ratios: ratios_at(o, &central, base) })
@@ -85,10 +91,4 @@ fn ratios_at(o: &Observation, central: &Central, base: Option<&BasePower>) -> Ra
         ratio(o.batch_time_ms(), Some(central.batch_time_ms)),
         ratio(o.latency_ms, central.latency_ms),
     ]
-}
-
-/// Mean of |ln(measured / predicted)| of a figure; `None` where no point has it.
-pub(crate) fn mean_ln_error(compared: &[Compared], figure: usize) -> Option<f64> {
-    let all: Vec<f64> = compared.iter().filter_map(|c| Some(c.ratios[figure]?.ln().abs())).collect();
-    (!all.is_empty()).then(|| all.iter().sum::<f64>() / all.len() as f64)
 }

@@ -89,7 +89,7 @@ fn too_few_points_are_counted() {
 fn so_few_that_none_can_be_held_out_have_no_interval() {
     let spread: Vec<ProfileRow> = full().into_iter().step_by(12).take(10).collect();
     let file = fit(&spread, Form::Physical).unwrap();
-    assert!(file.models[0].notes.iter().any(|n| n.contains("too few to hold any out")));
+    assert!(file.models[0].notes.iter().any(|n| n.contains("too few to leave any out")));
     assert_eq!(file.predict("law", &point(4, 2, 600)).unwrap().throughput.low, None);
 }
 
@@ -158,7 +158,7 @@ fn a_model_that_cannot_be_fitted_is_listed_beside_those_that_can() {
     rows.push(ProfileRow { model: "lonely".into(), ..rows[0].clone() });
     let Fitted { models, not_fitted, .. } = fit_models(&rows, &FitOptions::default()).unwrap();
     assert_eq!((models.len(), not_fitted.len()), (1, 1));
-    assert!(not_fitted[0].reason.contains("`lonely`") && not_fitted[0].reason.contains("measure 9 more"));
+    assert!(not_fitted[0].reason.contains("`lonely`") && not_fitted[0].reason.contains("measure 4 more"));
 }
 
 #[test]
@@ -186,8 +186,14 @@ fn options_and_mixed_gpus_are_refused_by_name() {
     rows[0].gpu_name = Some("A".into());
     rows[1].gpu_name = Some("B".into());
     assert!(fit(&rows, Form::Physical).unwrap_err().contains("A, B"));
-    let none =
-        Protocol { form: Form::Physical, mapping: Mapping::Level, fraction: 0.2, seeds: vec![], cap_w: None, transfer: false };
+    let none = Protocol {
+        form: Form::Physical,
+        mapping: Mapping::Level,
+        fraction: 0.2,
+        seeds: vec![],
+        cap_w: None,
+        transfer: false,
+    };
     assert!(evaluate(&full(), &[], None, &none).unwrap_err().to_string().contains("seeds"));
 }
 

@@ -22,7 +22,8 @@ fn nine() -> Option<Vec<ProfileRow>> {
 }
 
 fn quality(rows: &[ProfileRow], form: Form, mapping: Mapping, fraction: f64) -> Quality {
-    let protocol = Protocol { form, mapping, fraction, seeds: (0..5).collect(), cap_w: Some(CAP_W), transfer: false };
+    let protocol =
+        Protocol { form, mapping, fraction, seeds: (0..5).collect(), cap_w: Some(CAP_W), transfer: false };
     let quality = evaluate(rows, &[], None, &protocol).unwrap();
     println!("{}", quality.table());
     quality

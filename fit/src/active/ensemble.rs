@@ -25,7 +25,6 @@ fn widened() -> f64 {
     (1.5 / MODELS as f64).sqrt()
 }
 
-
 /// One imagined model.
 struct Imagined {
     /// Work over 1/f, b/f, b/(s f), 1/(s f), b/m, ms at 1 GHz.

@@ -45,13 +45,7 @@ pub struct Function {
 impl Function {
     /// No weights at all: the imagined models' mean, or nothing.
     pub(super) fn zero() -> Self {
-        Self {
-            imagined: vec![0.0; MODELS],
-            level: [0.0; 2],
-            places: vec![],
-            time: vec![],
-            power: vec![],
-        }
+        Self { imagined: vec![0.0; MODELS], level: [0.0; 2], places: vec![], time: vec![], power: vec![] }
     }
 
     /// K(x, places) · weights, K the covariance before any model was measured; one weight a figure and place.

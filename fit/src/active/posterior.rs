@@ -11,11 +11,11 @@
 
 use nalgebra::{DMatrix, DVector};
 
+use super::EXPECTED_WEIGHT;
 use super::figures::{Figures, NOISE};
 use super::function::Function;
 use super::kernel::Places;
 use super::prior::Expectation;
-use super::EXPECTED_WEIGHT;
 use crate::point::{Observation, Point};
 
 /// Points of one model that are used.
@@ -95,8 +95,7 @@ impl<'a> Posterior<'a> {
         let there = Places::new(points)?;
         let (n, here) = (points.len(), self.expected.ways_on(&self.places));
         let ways = self.expected.ways_on(&there);
-        let across =
-            self.expected.own * self.places.covariance(&there) + here * ways.transpose();
+        let across = self.expected.own * self.places.covariance(&there) + here * ways.transpose();
         let across = across.select_rows(&self.rows);
         let solved = &self.inverse * &across;
         let own = there.variances(self.expected.own);

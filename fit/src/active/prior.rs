@@ -30,7 +30,7 @@ const MOST: usize = 240;
 /// Weight of the imagined models' mean, in models.
 const KAPPA: f64 = 0.3;
 /// Weight of their covariance, in models.
-const NU: f64 = 3.0;
+const NU: f64 = 2.0;
 
 /// A model that was measured, as the process knows it.
 #[derive(Clone, Debug, PartialEq)]
@@ -67,11 +67,7 @@ impl Known {
         let solved = own.cholesky()?.solve(&DVector::from_vec(values));
         let mut weights = DVector::zeros(2 * points.len());
         rows.iter().zip(solved.iter()).for_each(|(row, w)| weights[*row] = *w);
-        Some(Self {
-            model: model.model.clone(),
-            surface: Function::of_weights(&there, &weights),
-            points,
-        })
+        Some(Self { model: model.model.clone(), surface: Function::of_weights(&there, &weights), points })
     }
 }
 
