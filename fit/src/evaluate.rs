@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use crate::base::{BasePower, median};
 use crate::error::FitError;
 use crate::fit::{Context, Form};
-use crate::models::{fit_model, known};
+use crate::models::{clean, fit_model, known};
 use crate::parallel;
 use crate::point::Observations;
 use crate::sample::{Mapping, sample};
@@ -144,6 +144,8 @@ pub fn evaluate(
                 seen.iter().enumerate().filter(|(k, _)| *k != i).map(|(_, s)| s.clone()).collect();
             let estimated = BasePower::of_difference(&others).ok().or_else(prior_base);
             let base = base.or(estimated.as_ref());
+            let others: Vec<Observations> =
+                others.iter().map(|o| clean(o, protocol.form, base, protocol.cap_w)).collect();
             let known = known(&others, prior, protocol.form, base, protocol.cap_w);
             let own = known.iter().filter(|k| k.model != seen[i].model);
             let context = Context::after(own, base, protocol.cap_w);
@@ -156,6 +158,7 @@ pub fn evaluate(
                 seen.iter().zip(draw).map(|(s, d)| s.at(d.iter().copied())).collect();
             let estimated = BasePower::of_difference(&training).ok().or_else(prior_base);
             let base = base.or(estimated.as_ref());
+            let training = parallel::map(&training, |o| clean(o, protocol.form, base, protocol.cap_w));
             let known = known(&training, prior, protocol.form, base, protocol.cap_w);
             let of_all = parallel::map(&(0..seen.len()).collect::<Vec<_>>(), |&i| {
                 let others = known.iter().filter(|k| k.model != seen[i].model);
@@ -186,7 +189,7 @@ struct Run {
 
 /// Fits the points drawn and compares with the others.
 fn run(seen: &Observations, drawn: &[usize], context: &Context<'_>, form: Form) -> Result<Run, FitError> {
-    let training = seen.at(drawn.iter().copied());
+    let training = clean(&seen.at(drawn.iter().copied()), form, context.base, context.cap_w);
     let rest = seen.at((0..seen.points.len()).filter(|k| drawn.binary_search(k).is_err()));
     let (model, _) = fit_model(&training, context, form, String::new())?;
     let compared = validate::compare(&model.surfaces, &rest, context.base);

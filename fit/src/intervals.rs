@@ -136,7 +136,7 @@ fn asked(seen: &Observations, others: &[Point]) -> Vec<Point> {
 }
 
 /// Factors that hold 90 % of the ratios; they always include 1.
-fn factors(mut ratios: Vec<f64>, process: Option<&[f64]>) -> Option<[f64; 2]> {
+pub(crate) fn factors(mut ratios: Vec<f64>, process: Option<&[f64]>) -> Option<[f64; 2]> {
     let n = ratios.len();
     if n >= MANY {
         ratios.sort_by(f64::total_cmp);

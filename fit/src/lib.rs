@@ -29,6 +29,8 @@ pub mod power;
 pub mod predict;
 pub mod residual;
 pub mod sample;
+mod screen;
 pub mod shared;
 pub mod surface;
+pub mod tail;
 mod validate;

@@ -16,6 +16,7 @@ use crate::base::BasePower;
 use crate::error::ModelFileError;
 use crate::fit::Form;
 use crate::models::{FitOptions, Fitted, Model, NotFitted};
+use crate::tail::Tail;
 
 /// The schema that this version writes, and the newest it reads.
 pub const SCHEMA: u64 = 1;
@@ -102,7 +103,8 @@ impl ModelFile {
                 let what = "`ranges` or `shares` that no points can have";
                 return Err(malformed(format!("model `{}`: {what}", model.name)));
             }
-            if !model.surfaces.is_sound() || !model.intervals.are_sound() {
+            let tail_sound = model.tail.as_ref().is_none_or(Tail::is_sound);
+            if !model.surfaces.is_sound() || !model.intervals.are_sound() || !tail_sound {
                 return Err(malformed(format!(
                     "model `{}`: parameters that its form cannot have",
                     model.name

@@ -22,6 +22,8 @@ use crate::fit::{Context, Form, Surfaces};
 pub use crate::intervals::Intervals;
 use crate::parallel;
 use crate::point::{Observation, Observations, Point, Share};
+use crate::screen::screened;
+use crate::tail::Tail;
 use crate::validate;
 
 /// What to fit, and what is known beside the rows.
@@ -58,6 +60,9 @@ pub struct Model {
     pub held_out: Errors,
     /// What central values are multiplied with for 90 % intervals.
     pub intervals: Intervals,
+    /// The 99th percentile of the time of a batch, where it was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tail: Option<Tail>,
     /// What it was fitted on.
     pub rows: RowsUsed,
     /// What a reader should know: rows left out, figures that could not be fitted.
@@ -180,7 +185,10 @@ pub fn fit_models(rows: &[ProfileRow], options: &FitOptions) -> Result<Fitted, F
     }
     let gpu_name = gpus.first().map(|name| (*name).clone());
     let base = options.base.clone().or_else(|| base_of(rows, &options.prior));
-    let seen: Vec<Observations> = models_of(rows).iter().map(|m| Observations::of(m, rows)).collect();
+    let models = models_of(rows);
+    let seen = parallel::map(&models, |model| {
+        clean(&Observations::of(model, rows), options.form, base.as_ref(), options.cap_w)
+    });
     let known = known(&seen, &options.prior, options.form, base.as_ref(), options.cap_w);
     let results = parallel::map(&seen, |own| {
         let others = known.iter().filter(|k| k.model != own.model);
@@ -212,6 +220,16 @@ pub(crate) fn base_of(rows: &[ProfileRow], prior: &[ProfileRow]) -> Option<BaseP
     BasePower::of_rows(rows).or_else(|_| BasePower::of_rows(prior)).ok()
 }
 
+/// The observations without gross errors; all of them for the published form, which knows no such thing.
+pub(crate) fn clean(
+    seen: &Observations,
+    form: Form,
+    base: Option<&BasePower>,
+    cap_w: Option<f64>,
+) -> Observations {
+    if form == Form::Polynomial { seen.clone() } else { screened(seen, base, cap_w) }
+}
+
 /// The models that tell something about each other, each under its name; none where the form does not ask for them.
 pub(crate) fn known(
     seen: &[Observations],
@@ -226,7 +244,7 @@ pub(crate) fn known(
     let mut all = seen.to_vec();
     for name in models_of(prior) {
         if seen.iter().all(|s| s.model != name) {
-            all.push(Observations::of(&name, prior));
+            all.push(screened(&Observations::of(&name, prior), base, cap_w));
         }
     }
     let figures = Figures::new(base, cap_w);
@@ -254,6 +272,7 @@ pub(crate) fn fit_model(
         shares: shares(seen),
         held_out: errors_of(&compared),
         intervals,
+        tail: Tail::fit(seen, &compared),
         rows: RowsUsed { points: seen.points.len(), sha256 },
         notes,
     };
@@ -274,6 +293,7 @@ fn shares(seen: &Observations) -> Vec<f64> {
 
 fn notes(seen: &Observations, base: Option<&BasePower>, cap_w: Option<f64>) -> Vec<String> {
     let mut notes: Vec<String> = seen.dropped.iter().map(|d| format!("left out: {d}")).collect();
+    notes.extend(seen.remarks.iter().cloned());
     if let Some(reason) = &seen.dynamic_refused {
         let instead = match base {
             Some(_) => "used instead: avg_power_draw minus the base power of this file",

@@ -36,6 +36,8 @@ pub struct Prediction {
     pub throughput: Interval,
     /// Latency of a batch, ms.
     pub latency: Option<Interval>,
+    /// 99th percentile of the time of a batch, ms, where the profile has it.
+    pub latency_p99: Option<Interval>,
     /// Whether the point lies outside the ranges of the fit.
     pub extrapolated: bool,
 }
@@ -105,6 +107,10 @@ impl Model {
             dynamic_power_draw: central.dynamic_w.map(|v| up_to(above_base, with(v, dynamic))),
             throughput: with(1e3 * point.batch_items() / central.batch_time_ms, intervals.throughput),
             latency: central.latency_ms.map(|v| with(v, intervals.latency)),
+            latency_p99: self
+                .tail
+                .as_ref()
+                .and_then(|tail| Some(with(central.latency_ms? * tail.at(point)?, tail.interval))),
             extrapolated: !self.ranges.contain(point),
         })
     }

@@ -76,7 +76,7 @@ fn newer_schemas_and_unknown_forms_are_refused_by_name() {
     assert!(
         error
             .to_string()
-            .contains("`m` has the form `oracle`; known forms are physical, corrected, polynomial")
+            .contains("`m` has the form `oracle`; known forms are auto, physical, corrected, shared, polynomial")
     );
 }
 

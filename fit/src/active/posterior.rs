@@ -4,8 +4,8 @@
 //! m(x) + C(x, X) (C + N)⁻¹ (y − m(X)), and the variance C(x, x) − C(x, X) (C + N)⁻¹ C(X, x). The variance is scaled by how far the
 //! figures were from what was expected of them, with [`EXPECTED_WEIGHT`] figures as expected counted in.
 //!
-//! Cases: of more than [`MOST`] points, evenly taken ones are used. What a figure would have been expected to be
-//! without it follows from the inverse, without another fit.
+//! Cases: of more than [`MOST`] points, evenly taken ones are used. What the others make of a figure follows from the
+//! inverse, without another fit.
 //!
 //! Source: Rasmussen and Williams, *Gaussian Processes for Machine Learning*, 2.2 and 5.4.2 (leaving one out).
 
@@ -16,6 +16,7 @@ use super::figures::{Figures, NOISE};
 use super::function::Function;
 use super::kernel::Places;
 use super::prior::Expectation;
+use crate::base::median;
 use crate::point::{Observation, Point};
 
 /// Points of one model that are used.
@@ -31,19 +32,6 @@ pub(crate) struct Posterior<'a> {
     weights: DVector<f64>,
     /// What variances are to be multiplied with.
     scale: f64,
-}
-
-/// A figure and what the others make of it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LeftOut {
-    /// Number of the observation.
-    pub(crate) place: usize,
-    /// 0 for time, 1 for power.
-    pub(crate) figure: usize,
-    /// ln(measured) minus what would be expected without it.
-    pub(crate) apart: f64,
-    /// Its standard deviation, noise included, without the scale.
-    pub(crate) sd: f64,
 }
 
 impl<'a> Posterior<'a> {
@@ -108,18 +96,32 @@ impl<'a> Posterior<'a> {
         Some((0..n).map(|i| [deviation(0, i), deviation(1, i)]).collect())
     }
 
-    /// Each figure as the others would have it.
-    pub(crate) fn left_out(&self) -> Vec<LeftOut> {
-        let n = self.places.len();
-        let of = |(i, row): (usize, &usize)| {
-            let precision = self.inverse[(i, i)].max(f64::MIN_POSITIVE);
-            LeftOut {
-                place: row % n,
-                figure: row / n,
-                apart: self.weights[i] / precision,
-                sd: 1.0 / precision.sqrt(),
-            }
-        };
-        self.rows.iter().enumerate().map(of).collect()
+    /// Figures (number of the observation, 0 for time or 1 for power) that are off what the others make of them by more than `far`
+    /// times what is usual and by more than `least` in ln, found one after another; at most a share of `most` of all.
+    pub(crate) fn outliers(&self, far: f64, least: f64, most: f64) -> Vec<(usize, usize)> {
+        let (n, places) = (self.rows.len(), self.places.len());
+        let (mut inverse, mut weights) = (self.inverse.clone(), self.weights.clone());
+        let mut alive = vec![true; n];
+        let mut found = Vec::new();
+        while (found.len() as f64) < most * n as f64 {
+            // In standard deviations: what the others say, from the inverse alone.
+            let apart = |i: usize| weights[i] / inverse[(i, i)].max(f64::MIN_POSITIVE).sqrt();
+            let usual = [0, 1].map(|figure| {
+                let of_figure = (0..n).filter(|i| alive[*i] && self.rows[*i] / places == figure);
+                let mut all: Vec<f64> = of_figure.map(|i| apart(i).abs()).collect();
+                (1.4826 * median(&mut all)).max(1.0)
+            });
+            let ratio = |i: usize| apart(i).abs() / usual[self.rows[i] / places];
+            let off = |i: usize| (weights[i] / inverse[(i, i)].max(f64::MIN_POSITIVE)).abs();
+            let gross = (0..n).filter(|i| alive[*i] && ratio(*i) > far && off(*i) > least);
+            let Some(worst) = gross.max_by(|a, b| ratio(*a).total_cmp(&ratio(*b))) else { break };
+            let precision = inverse[(worst, worst)];
+            found.push((self.rows[worst] % places, self.rows[worst] / places));
+            alive[worst] = false;
+            let column = inverse.column(worst).into_owned();
+            weights.axpy(-weights[worst] / precision, &column, 1.0);
+            inverse.ger(-1.0 / precision, &column, &column, 1.0);
+        }
+        found
     }
 }

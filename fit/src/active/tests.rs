@@ -26,12 +26,19 @@ fn observed(point: Point, bulk: f64, launch: f64) -> Observation {
         dynamic_w: Some(dynamic_w),
         throughput: Some(1e3 * point.batch_items() / ms),
         latency_ms: None,
+        tail: None,
     }
 }
 
 fn model(bulk: f64, launch: f64) -> Observations {
     let points = grid().into_iter().map(|p| observed(p, bulk, launch)).collect();
-    Observations { model: format!("{bulk} {launch}"), points, dropped: vec![], dynamic_refused: None }
+    Observations {
+        model: format!("{bulk} {launch}"),
+        points,
+        dropped: vec![],
+        remarks: vec![],
+        dynamic_refused: None,
+    }
 }
 
 /// Measures `count` points by choice; gives their numbers.
