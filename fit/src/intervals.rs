@@ -4,7 +4,7 @@
 //! statistics of measured ÷ predicted. With fewer:
 //!
 //! - a figure with the shared form in it takes the process's own standard deviations: over the points that may be asked for
-//!   (all combinations of the levels that were measured, and the points of known models) |ln(measured / predicted)| is below the
+//!   (all combinations of the levels that were measured, and the points of known models within them) |ln(measured / predicted)| is below the
 //!   factor's logarithm nine times of ten;
 //! - every figure takes Student's t times the root mean square of ln(measured / predicted), n degrees of freedom.
 //!
@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use crate::active::{Figures, Posterior, quantile_of_normals};
 use crate::auto::Mix;
 use crate::fit::{Context, Form, Surfaces};
+use crate::models::Ranges;
 use crate::point::{Observations, Point};
 use crate::validate::Compared;
 
@@ -110,7 +111,7 @@ impl Process {
     }
 }
 
-/// Points that a model may be asked at: its own levels in all combinations, and where others were measured.
+/// Points that a model may be asked at: its own levels in all combinations, and where others were measured within its ranges.
 fn asked(seen: &Observations, others: &[Point]) -> Vec<Point> {
     let key = |p: &Point| (p.batch, (p.share.sms() * 1e6).round() as u64, p.share.is_slices(), p.frequency.0);
     let own: Vec<Point> = seen.points.iter().map(|o| o.point).collect();
@@ -126,7 +127,8 @@ fn asked(seen: &Observations, others: &[Point]) -> Vec<Point> {
             all.extend(clocks.iter().map(|&frequency| Point { batch, share, frequency }));
         }
     }
-    all.extend(others);
+    let ranges = Ranges::of(seen);
+    all.extend(others.iter().filter(|p| ranges.contain(p)));
     all.sort_by_key(key);
     all.dedup_by_key(|p| key(p));
     let left: Vec<Point> = all.iter().filter(|p| !measured.contains(&key(p))).copied().collect();

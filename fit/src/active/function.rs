@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use super::ensemble::{Ensemble, MODELS};
 use super::kernel::{LEVEL, Places, REMAINDER, near, variables};
 use crate::point::Point;
+use crate::residual::shortened;
 
 /// Places of one function at most; more would make model files large.
 const MOST_PLACES: usize = 450;
@@ -113,6 +114,14 @@ impl Function {
         let [time, power] = self.remainder(&at);
         let imagined = Ensemble::shared().weighted(point, &self.imagined)?;
         Some([imagined[0] + self.level[0] + time, imagined[1] + self.level[1] + power])
+    }
+
+    /// The same with shorter numbers.
+    pub(super) fn shortened(mut self) -> Self {
+        let all =
+            self.imagined.iter_mut().chain(&mut self.level).chain(&mut self.time).chain(&mut self.power);
+        all.for_each(|v| *v = shortened(*v));
+        self
     }
 
     /// The same function, as nearly as can be, with no more than [`MOST_PLACES`] places.

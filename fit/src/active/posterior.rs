@@ -75,7 +75,7 @@ impl<'a> Posterior<'a> {
         surface.add(self.expected.own, &Function::of_weights(&self.places, &all));
         let along = self.expected.ways_on(&self.places).tr_mul(&all);
         self.expected.ways.iter().zip(along.iter()).for_each(|(way, amount)| surface.add(*amount, way));
-        surface.compact()
+        surface.compact().shortened()
     }
 
     /// Standard deviations of ln(time) and ln(power) at points, noise of a measurement included.
