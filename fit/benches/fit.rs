@@ -13,8 +13,7 @@ use gpumon_fit::fit::Form;
 use gpumon_fit::models::{FitOptions, fit_models};
 use gpumon_fit::point::{Point, Share};
 
-const CLOCKS: [i32; 15] =
-    [210, 300, 420, 510, 600, 690, 780, 870, 960, 1050, 1140, 1230, 1320, 1380, 1410];
+const CLOCKS: [i32; 15] = [210, 300, 420, 510, 600, 690, 780, 870, 960, 1050, 1140, 1230, 1320, 1380, 1410];
 
 /// Nine models with a full grid of 450 points and two with 36, as in the reference.
 fn rows() -> Vec<ProfileRow> {

@@ -14,7 +14,7 @@ use crate::error::FitError;
 use crate::physical::Physical;
 use crate::point::{Observations, Point};
 use crate::polynomial::Polynomial;
-use crate::shared::Shared;
+use crate::shared::{self, Shared};
 
 /// What is known beside the points of one model.
 #[derive(Clone, Debug)]
@@ -130,6 +130,9 @@ pub enum Surfaces {
 ///
 /// [`FitError::TooFewPoints`] with how many the form needs, [`FitError::NoSolution`], [`FitError::NoPoints`].
 pub fn fit_form(form: Form, seen: &Observations, context: &Context<'_>) -> Result<Surfaces, FitError> {
+    if seen.points.is_empty() && !seen.dropped.is_empty() {
+        return Err(too_few(seen, "throughput", form.name(), 0, shared::FEWEST));
+    }
     if seen.points.is_empty() {
         return Err(FitError::NoPoints { model: seen.model.clone() });
     }

@@ -51,9 +51,18 @@ impl Shared {
     ///
     /// [`FitError::TooFewPoints`] below [`FEWEST`] points with a throughput, [`FitError::NoSolution`].
     pub fn fit(seen: &Observations, context: &Context<'_>) -> Result<Self, FitError> {
+        Self::fit_from(FEWEST, seen, context)
+    }
+
+    /// The same from fewer points, for fits that leave one out.
+    pub(crate) fn fit_from(
+        fewest: usize,
+        seen: &Observations,
+        context: &Context<'_>,
+    ) -> Result<Self, FitError> {
         let times = seen.points.iter().filter(|o| o.throughput.is_some()).count();
-        if times < FEWEST {
-            return Err(too_few(seen, "throughput", "shared", times, FEWEST));
+        if times < fewest {
+            return Err(too_few(seen, "throughput", "shared", times, fewest));
         }
         let figures = Figures::new(context.base, context.cap_w);
         let no_solution = || FitError::NoSolution { model: seen.model.clone(), target: "surfaces" };

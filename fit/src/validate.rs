@@ -14,6 +14,7 @@ use crate::error::FitError;
 use crate::fit::{Central, Context, Form, Surfaces, fit_form};
 use crate::point::{Observation, Observations, Point};
 use crate::sample::{shuffled, stream};
+use crate::shared::{self, Shared};
 
 /// Folds of many points.
 const FOLDS: usize = 5;
@@ -64,7 +65,12 @@ pub(crate) fn with_form(form: Form, seen: &Observations, context: &Context<'_>) 
         let (out, within): (Vec<usize>, Vec<usize>) = (0..n).partition(|i| i % folds == fold);
         let pick = |places: Vec<usize>| seen.at(places.into_iter().map(|i| order[i]));
         let (training, rest) = (pick(within), pick(out));
-        let surfaces = fit_form(form, &training, context).ok()?;
+        let surfaces = match form {
+            Form::Shared => Shared::fit_from(shared::FEWEST - 1, &training, context)
+                .map(|shared| Surfaces::Shared(Box::new(shared))),
+            form => fit_form(form, &training, context),
+        };
+        let surfaces = surfaces.ok()?;
         compared.extend(compare(&surfaces, &rest, context.base));
     }
     (!compared.is_empty()).then_some(compared)
