@@ -8,7 +8,10 @@
 
 mod common;
 
+use std::path::Path;
+
 use gpumon_core::profile::ProfileRow;
+use gpumon_fit::base::BasePower;
 use gpumon_fit::evaluate::{ErrorStats, Errors, Protocol, Quality, evaluate};
 use gpumon_fit::fit::Form;
 use gpumon_fit::sample::Mapping;
@@ -110,5 +113,32 @@ fn gross_outliers_cost_less_than_half_of_the_error() {
     println!("clean {clean:.2?}, spoilt {spoilt:.2?}");
     for ([clean, _], [spoilt, _]) in clean.into_iter().zip(spoilt) {
         assert!(spoilt < 1.5 * clean, "{clean} % grew to {spoilt} %");
+    }
+}
+
+#[test]
+fn six_points_of_a_models_thirty_fit_on_an_h200_too() {
+    let file =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../data/runs/2026-12-01-h200-profile/grid.parquet");
+    let rows = gpumon_core::profile_io::read(&file).unwrap().rows;
+    let base = BasePower::of_rows(&rows).unwrap();
+    // One clock, and work that no other model shows by itself: errors are larger than on the reference.
+    for (transfer, most) in [(false, [4.0, 8.0, 4.5]), (true, [3.0, 6.0, 3.5])] {
+        let protocol = Protocol {
+            form: Form::default(),
+            mapping: Mapping::Level,
+            fraction: 0.2,
+            seeds: (1..=5).collect(),
+            cap_w: Some(700.0),
+            transfer,
+        };
+        let quality = evaluate(&rows, &[], Some(&base), &protocol).unwrap();
+        println!("{}", quality.table());
+        let found = figures(&quality);
+        println!("H200, others known: {transfer}: {found:.2?}");
+        assert!(quality.models.iter().all(|m| m.trained_on == 6.0 && m.note.is_none()));
+        for ([median, within], most) in found.into_iter().zip(most) {
+            assert!(median <= most && within >= 85.0, "{found:?}");
+        }
     }
 }
