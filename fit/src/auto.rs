@@ -1,7 +1,7 @@
 //! Each figure by the mix of forms that is best at points which it was not fitted on.
 //!
 //! Rule: the physical, the corrected and the shared form are each fitted with every point left out once
-//! ([`crate::validate`]). Time of a batch, power and latency each take the weighted geometric mean of the forms, with weights in steps of a
+//! (`crate::validate`). Time of a batch, power and latency each take the weighted geometric mean of the forms, with weights in steps of a
 //! [`STEPS`]th, whose mean of |ln(measured / predicted)| over those points is least. The forms that have a weight are then fitted on
 //! all points. Power is mixed above the base where that is known.
 //!

@@ -1,6 +1,6 @@
 //! 90 % intervals: what central values are multiplied with.
 //!
-//! Rule: a figure's interval is a pair of factors around 1. From [`MANY`] held-out points on they are the 5 % and 95 % order
+//! Rule: a figure's interval is a pair of factors around 1. From `MANY` held-out points on they are the 5 % and 95 % order
 //! statistics of measured ÷ predicted. With fewer:
 //!
 //! - a figure with the shared form in it takes the process's own standard deviations: over the points that may be asked for

@@ -1,7 +1,7 @@
 //! Fitting every model of a profile, with the errors and intervals that its own points give.
 //!
 //! Rule: the final fit uses all usable points. Beside it every point is predicted by a fit without it
-//! ([`crate::validate`]); these held-out ratios measured ÷ predicted give the errors in the file and the intervals
+//! (`crate::validate`); these held-out ratios measured ÷ predicted give the errors in the file and the intervals
 //! ([`crate::intervals`]). Models of the same profile, and of profiles of the same kind of GPU that are given beside it, are known
 //! to each other: the shared form learns from them.
 //!

@@ -2,7 +2,7 @@
 //!
 //! Rule: ln(time of a batch) and ln(power) are one Gaussian process ([`crate::active`]) that expects what imagined and known
 //! models do; the form is its mean after the points. Throughput is batch / time, total power is base(f) + dynamic power, at most
-//! the cap. Latency is the time of a batch times its median factor, and from [`SMOOTH_FROM`] points on times a smooth correction.
+//! the cap. Latency is the time of a batch times its median factor, and from `SMOOTH_FROM` points on times a smooth correction.
 //!
 //! Cases: [`FEWEST`] points are enough. Without a base the process is over the power of the whole GPU, and
 //! dynamic power is not predicted. Without known models the imagined ones are all that is expected.

@@ -1,6 +1,6 @@
 //! How much longer the slowest batches take than most: the 99th percentile of the time of a batch over its median.
 //!
-//! Rule: the ratio is its median over the points, from [`SMOOTH_FROM`] points on times a smooth correction
+//! Rule: the ratio is its median over the points, from `SMOOTH_FROM` points on times a smooth correction
 //! ([`crate::residual`]); the 99th percentile is the ratio times the predicted latency. The interval has the factors of
 //! [`crate::intervals`], over points that neither the ratio nor the latency was fitted on.
 //!
