@@ -2,10 +2,12 @@
 //!
 //! Rule: for each seed and model, [`sample`] draws the points to fit on; the error is |predicted / measured − 1|
 //! at all other points. Median, mean and 90th percentile are taken over those points, then averaged over the seeds;
-//! the spread is the standard deviation of the medians over the seeds. The last line is the mean over models.
+//! the spread is the standard deviation of the medians over the seeds. Beside them stand how many of those points lie within
+//! their 90 % intervals, and how wide these are. The last line is the mean over models.
 //!
-//! Cases: the base power is the one given, or the difference on the training points of all models. A model that
-//! cannot be fitted with so few points, or has none left to compare with, is listed with the reason and left out of the mean.
+//! Cases: models know of each other what was drawn of them, or with [`Protocol::transfer`] all of it: then each model in turn is
+//! the one of which only the points drawn are known. The base power is the one given, or the difference on the points
+//! that are known. A model that cannot be fitted with so few points, or has none left to compare with, is listed with the reason and left out of the mean.
 //!
 //! Not done: choosing anything by these errors.
 //!
@@ -18,9 +20,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::base::{BasePower, median};
 use crate::error::FitError;
-use crate::fit::{Central, Form, fit_form};
-use crate::point::{Observation, Observations, Point};
+use crate::fit::{Context, Form};
+use crate::models::{clean, fit_model, known};
+use crate::parallel;
+use crate::point::Observations;
 use crate::sample::{Mapping, sample};
+use crate::validate::{self, Compared};
 
 /// What is evaluated.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -35,6 +40,9 @@ pub struct Protocol {
     pub seeds: Vec<u64>,
     /// Power limit of the GPU, W.
     pub cap_w: Option<f64>,
+    /// Whether all other models are known in full.
+    #[serde(default)]
+    pub transfer: bool,
 }
 
 /// Relative errors over points, %.
@@ -48,6 +56,12 @@ pub struct ErrorStats {
     pub p90_pct: f64,
     /// Standard deviation of the median over the seeds, points of %; absent for one seed.
     pub spread_pct: Option<f64>,
+    /// Points within their 90 % intervals, %; absent where the points gave the intervals.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub coverage_pct: Option<f64>,
+    /// Median width of the 90 % intervals, high minus low, % of the prediction.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub width_pct: Option<f64>,
 }
 
 /// Errors of each figure; absent where nothing was measured or predicted.
@@ -89,9 +103,6 @@ pub struct Quality {
     pub mean: Errors,
 }
 
-/// Measured ÷ predicted at one held-out point, each figure; in the order of [`Errors`].
-pub(crate) type Ratios = [Option<f64>; 4];
-
 /// Names of models in `rows`, in order of appearance, without the reserved ones.
 pub fn models_of(rows: &[ProfileRow]) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
@@ -103,14 +114,15 @@ pub fn models_of(rows: &[ProfileRow]) -> Vec<String> {
     names
 }
 
-/// Evaluates a form on all models of `rows`, which are of one kind of GPU. `base` is known apart from the models, or
-/// taken from the training points.
+/// Evaluates a form on all models of `rows`, which are of one kind of GPU. `prior` are rows of other models of that kind. `base` is
+/// known apart from the models, or taken from the points that are known.
 ///
 /// # Errors
 ///
 /// [`FitError::BadOption`] for a fraction out of range or no seeds, [`FitError::NoPoints`] without models.
 pub fn evaluate(
     rows: &[ProfileRow],
+    prior: &[ProfileRow],
     base: Option<&BasePower>,
     protocol: &Protocol,
 ) -> Result<Quality, FitError> {
@@ -121,21 +133,42 @@ pub fn evaluate(
     if seen.is_empty() {
         return Err(FitError::NoPoints { model: "profile".into() });
     }
-    let mut runs: Vec<Vec<Result<Run, FitError>>> = seen.iter().map(|_| Vec::new()).collect();
+    let mut draws = Vec::new();
     for &seed in &protocol.seeds {
-        let draws = seen.iter().map(|s| draw(s, protocol, seed)).collect::<Result<Vec<_>, _>>()?;
-        let training: Vec<Observations> =
-            seen.iter().zip(&draws).map(|(s, d)| s.at(d.iter().copied())).collect();
-        let estimated = if base.is_none() { BasePower::of_difference(&training).ok() } else { None };
-        let base = base.or(estimated.as_ref());
-        for (i, training) in training.iter().enumerate() {
-            let held_out = (0..seen[i].points.len()).filter(|k| draws[i].binary_search(k).is_err());
-            let run = held_out_ratios(training, &seen[i].at(held_out), base, protocol.form, protocol.cap_w);
-            let ratios =
-                |points: Vec<(Point, Central, Ratios)>| points.into_iter().map(|(.., r)| r).collect();
-            runs[i].push(run.map(|run| Run { trained_on: training.points.len(), ratios: ratios(run) }));
-        }
+        draws.push(seen.iter().map(|s| draw(s, protocol, seed)).collect::<Result<Vec<_>, _>>()?);
     }
+    let prior_base = || BasePower::of_rows(prior).ok();
+    let runs = if protocol.transfer {
+        parallel::map(&(0..seen.len()).collect::<Vec<_>>(), |&i| {
+            let others: Vec<Observations> =
+                seen.iter().enumerate().filter(|(k, _)| *k != i).map(|(_, s)| s.clone()).collect();
+            let estimated = BasePower::of_difference(&others).ok().or_else(prior_base);
+            let base = base.or(estimated.as_ref());
+            let others: Vec<Observations> =
+                others.iter().map(|o| clean(o, protocol.form, base, protocol.cap_w)).collect();
+            let known = known(&others, prior, protocol.form, base, protocol.cap_w);
+            let own = known.iter().filter(|k| k.model != seen[i].model);
+            let context = Context::after(own, base, protocol.cap_w);
+            draws.iter().map(|draw| run(&seen[i], &draw[i], &context, protocol.form)).collect()
+        })
+    } else {
+        let mut runs: Vec<Vec<Result<Run, FitError>>> = seen.iter().map(|_| Vec::new()).collect();
+        for draw in &draws {
+            let training: Vec<Observations> =
+                seen.iter().zip(draw).map(|(s, d)| s.at(d.iter().copied())).collect();
+            let estimated = BasePower::of_difference(&training).ok().or_else(prior_base);
+            let base = base.or(estimated.as_ref());
+            let training = parallel::map(&training, |o| clean(o, protocol.form, base, protocol.cap_w));
+            let known = known(&training, prior, protocol.form, base, protocol.cap_w);
+            let of_all = parallel::map(&(0..seen.len()).collect::<Vec<_>>(), |&i| {
+                let others = known.iter().filter(|k| k.model != seen[i].model);
+                let context = Context::after(others, base, protocol.cap_w);
+                run(&seen[i], &draw[i], &context, protocol.form)
+            });
+            runs.iter_mut().zip(of_all).for_each(|(runs, run)| runs.push(run));
+        }
+        runs
+    };
     let models: Vec<ModelQuality> =
         seen.iter().zip(runs).map(|(s, r)| model_quality(s, r, protocol.fraction)).collect();
     let mean = Errors {
@@ -147,9 +180,36 @@ pub fn evaluate(
     Ok(Quality { protocol: protocol.clone(), models, mean })
 }
 
+/// A fit on some points, and its errors at the others.
 struct Run {
     trained_on: usize,
-    ratios: Vec<Ratios>,
+    compared: usize,
+    errors: Errors,
+}
+
+/// Fits the points drawn and compares with the others.
+fn run(seen: &Observations, drawn: &[usize], context: &Context<'_>, form: Form) -> Result<Run, FitError> {
+    let training = clean(&seen.at(drawn.iter().copied()), form, context.base, context.cap_w);
+    let rest = seen.at((0..seen.points.len()).filter(|k| drawn.binary_search(k).is_err()));
+    let (model, _) = fit_model(&training, context, form, String::new())?;
+    let compared = validate::compare(&model.surfaces, &rest, context.base);
+    let mut errors = errors_of(&compared);
+    let inverse = |[low, high]: [f64; 2]| [1.0 / high, 1.0 / low];
+    let i = model.intervals;
+    let figures = [
+        (&mut errors.total_power, i.avg_power_draw),
+        (&mut errors.dynamic_power, i.dynamic_power_draw),
+        (&mut errors.batch_time, i.throughput.map(inverse)),
+        (&mut errors.latency, i.latency),
+    ];
+    for (figure, (stats, factors)) in figures.into_iter().enumerate() {
+        let (Some(stats), Some([low, high])) = (stats, factors) else { continue };
+        let ratios: Vec<f64> = compared.iter().filter_map(|c| c.ratios[figure]).collect();
+        let within = ratios.iter().filter(|r| (low..=high).contains(*r)).count();
+        stats.coverage_pct = Some(100.0 * within as f64 / ratios.len() as f64);
+        stats.width_pct = Some(100.0 * (high - low));
+    }
+    Ok(Run { trained_on: training.points.len(), compared: compared.len(), errors })
 }
 
 fn draw(seen: &Observations, protocol: &Protocol, seed: u64) -> Result<Vec<usize>, FitError> {
@@ -160,46 +220,16 @@ fn draw(seen: &Observations, protocol: &Protocol, seed: u64) -> Result<Vec<usize
     sample(&coordinates, protocol.mapping, protocol.fraction, seed)
 }
 
-/// Fits `training` and compares with `held_out`, point by point.
-pub(crate) fn held_out_ratios(
-    training: &Observations,
-    held_out: &Observations,
-    base: Option<&BasePower>,
-    form: Form,
-    cap_w: Option<f64>,
-) -> Result<Vec<(Point, Central, Ratios)>, FitError> {
-    let surfaces = fit_form(form, training, base, cap_w)?;
-    let compared = |o: &Observation| {
-        let central = surfaces.at(&o.point, base)?;
-        Some((o.point, central, ratios_at(o, &central, base)))
-    };
-    Ok(held_out.points.iter().filter_map(compared).collect())
-}
-
-fn ratios_at(o: &Observation, central: &Central, base: Option<&BasePower>) -> Ratios {
-    let above_base = || o.average_w.zip(base).map(|(w, base)| w - base.at_w(o.point.frequency));
-    let dynamic_w = o.dynamic_w.or_else(above_base).filter(|w| *w > 0.0);
-    let ratio = |measured: Option<f64>, predicted: Option<f64>| {
-        measured.zip(predicted).map(|(m, p)| m / p).filter(|r| r.is_finite() && *r > 0.0)
-    };
-    [
-        ratio(o.average_w, central.average_w),
-        ratio(dynamic_w, central.dynamic_w),
-        ratio(o.batch_time_ms(), Some(central.batch_time_ms)),
-        ratio(o.latency_ms, central.latency_ms),
-    ]
-}
-
-/// Errors over the points of one run.
-pub(crate) fn errors_of(ratios: &[Ratios]) -> Errors {
+/// Errors over held-out points.
+pub(crate) fn errors_of(compared: &[Compared]) -> Errors {
     let stats = |figure: usize| {
         let mut errors: Vec<f64> =
-            ratios.iter().filter_map(|r| r[figure]).map(|r| 100.0 * (1.0 / r - 1.0).abs()).collect();
+            compared.iter().filter_map(|c| c.ratios[figure]).map(|r| 100.0 * (1.0 / r - 1.0).abs()).collect();
         (!errors.is_empty()).then(|| ErrorStats {
             median_pct: median(&mut errors),
             mean_pct: errors.iter().sum::<f64>() / errors.len() as f64,
             p90_pct: quantile(&errors, 0.9),
-            spread_pct: None,
+            ..ErrorStats::default()
         })
     };
     Errors { total_power: stats(0), dynamic_power: stats(1), batch_time: stats(2), latency: stats(3) }
@@ -235,16 +265,16 @@ fn unfit(points: usize, fraction: f64, runs: &[Result<Run, FitError>]) -> Option
             "{of_points} is {found} for {target}, but the {form} form needs at least {needed}; {advice}"
         ));
     }
-    let none_left = points > 0 && runs.iter().flatten().all(|r| r.ratios.is_empty());
+    let none_left = points > 0 && runs.iter().flatten().all(|r| r.compared == 0);
     none_left.then(|| format!("{of_points} leaves none to compare with; choose a smaller one"))
 }
 
 fn model_quality(seen: &Observations, runs: Vec<Result<Run, FitError>>, fraction: f64) -> ModelQuality {
     let failed = unfit(seen.points.len(), fraction, &runs);
     let good: Vec<Run> = runs.into_iter().flatten().collect();
-    let each: Vec<Errors> = good.iter().map(|r| errors_of(&r.ratios)).collect();
+    let each: Vec<&Errors> = good.iter().map(|r| &r.errors).collect();
     let over_seeds = |figure: fn(&Errors) -> Option<ErrorStats>| {
-        let all: Vec<ErrorStats> = each.iter().filter_map(figure).collect();
+        let all: Vec<ErrorStats> = each.iter().filter_map(|e| figure(e)).collect();
         let mean = mean_of(all.iter().copied().map(Some))?;
         let square = all.iter().map(|s| (s.median_pct - mean.median_pct).powi(2)).sum::<f64>();
         let spread_pct = (all.len() > 1).then(|| (square / (all.len() - 1) as f64).sqrt());
@@ -268,12 +298,17 @@ fn mean_of(stats: impl Iterator<Item = Option<ErrorStats>>) -> Option<ErrorStats
     let all: Vec<ErrorStats> = stats.flatten().collect();
     let n = all.len() as f64;
     let mean = |value: fn(&ErrorStats) -> f64| all.iter().map(value).sum::<f64>() / n;
-    let spreads: Vec<f64> = all.iter().filter_map(|s| s.spread_pct).collect();
+    let known = |value: fn(&ErrorStats) -> Option<f64>| {
+        let some: Vec<f64> = all.iter().filter_map(value).collect();
+        (!some.is_empty()).then(|| some.iter().sum::<f64>() / some.len() as f64)
+    };
     (!all.is_empty()).then(|| ErrorStats {
         median_pct: mean(|s| s.median_pct),
         mean_pct: mean(|s| s.mean_pct),
         p90_pct: mean(|s| s.p90_pct),
-        spread_pct: (!spreads.is_empty()).then(|| spreads.iter().sum::<f64>() / spreads.len() as f64),
+        spread_pct: known(|s| s.spread_pct),
+        coverage_pct: known(|s| s.coverage_pct),
+        width_pct: known(|s| s.width_pct),
     })
 }
 
@@ -285,11 +320,12 @@ impl Quality {
             Mapping::Physical => "physical",
             Mapping::Level => "level",
         };
+        let known = if p.transfer { ", all other models known" } else { "" };
         let mut text = format!(
-            "{} form, {:.0} % of the points ({mapping} mapping), {} seeds; held-out error, %: median / mean / p90\n\
-             {:<22} {:>6} {:>6}  {:<20} {:<20} {:<20} {:<20}\n",
+            "{} form, {} % of the points ({mapping} mapping), {} seeds{known}; held-out error, %: median / mean / p90 (points \
+             within 90 % intervals, their median width)\n{:<22} {:>6} {:>6}  {:<32} {:<32} {:<32} {:<32}\n",
             p.form.name(),
-            100.0 * p.fraction,
+            (1e4 * p.fraction).round() / 100.0,
             p.seeds.len(),
             "model",
             "points",
@@ -316,11 +352,16 @@ impl Quality {
 
 fn cells(errors: &Errors) -> String {
     let cell = |stats: &Option<ErrorStats>| match stats {
-        Some(s) => format!("{:.2} / {:.2} / {:.2}", s.median_pct, s.mean_pct, s.p90_pct),
+        Some(s) => {
+            let interval = s.coverage_pct.zip(s.width_pct);
+            let interval =
+                interval.map_or(String::new(), |(within, width)| format!(" ({within:.0}, {width:.1})"));
+            format!("{:.2} / {:.2} / {:.2}{interval}", s.median_pct, s.mean_pct, s.p90_pct)
+        }
         None => "–".into(),
     };
     let e = errors;
     let line =
-        [&e.total_power, &e.dynamic_power, &e.batch_time, &e.latency].map(|s| format!("{:<20}", cell(s)));
+        [&e.total_power, &e.dynamic_power, &e.batch_time, &e.latency].map(|s| format!("{:<32}", cell(s)));
     format!("{}\n", line.join(" ").trim_end())
 }

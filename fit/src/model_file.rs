@@ -17,6 +17,7 @@ use crate::colocation::model::ColocationModel;
 use crate::error::ModelFileError;
 use crate::fit::Form;
 use crate::models::{FitOptions, Fitted, Model, NotFitted};
+use crate::tail::Tail;
 
 /// The schema that this version writes, and the newest it reads.
 pub const SCHEMA: u64 = 1;
@@ -110,7 +111,8 @@ impl ModelFile {
                 let what = "`ranges` or `shares` that no points can have";
                 return Err(malformed(format!("model `{}`: {what}", model.name)));
             }
-            if !model.surfaces.is_sound() || !model.intervals.are_sound() {
+            let tail_sound = model.tail.as_ref().is_none_or(Tail::is_sound);
+            if !model.surfaces.is_sound() || !model.intervals.are_sound() || !tail_sound {
                 return Err(malformed(format!(
                     "model `{}`: parameters that its form cannot have",
                     model.name
@@ -156,14 +158,15 @@ impl ModelFile {
     }
 }
 
-/// Pretty JSON with each list of numbers on one line, so that a person can read the file. Strings are safe: in JSON
+/// Pretty JSON with each list of numbers on one line, without indentation inside another list, so that a person can read the file. Strings are safe: in JSON
 /// they hold no line breaks.
 fn numbers_on_one_line(pretty: &str) -> String {
     let mut text = String::with_capacity(pretty.len());
     let mut lines = pretty.lines().peekable();
     let number = |line: &str| line.trim_start().starts_with(|c: char| c == '-' || c.is_ascii_digit());
     while let Some(line) = lines.next() {
-        text += line;
+        // Lists of lists may be long, and their indentation most of the file.
+        text += if line.trim_start().starts_with('[') { line.trim_start() } else { line };
         if line.ends_with('[') && lines.peek().is_some_and(|next| number(next)) {
             let mut first = true;
             while let Some(item) = lines.next_if(|next| number(next)) {
@@ -187,7 +190,7 @@ mod tests {
         let value =
             serde_json::json!({"a": [1, -2.5], "b": [[1, 2], []], "c": "[\n1", "d": [{"e": [3]}, "4"]});
         let text = numbers_on_one_line(&serde_json::to_string_pretty(&value).unwrap());
-        assert!(text.contains("\"a\": [1, -2.5],\n") && text.contains("    [1, 2],\n"), "{text}");
+        assert!(text.contains("\"a\": [1, -2.5],\n") && text.contains("\n[1, 2],\n"), "{text}");
         assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), value);
     }
 }

@@ -1,28 +1,30 @@
 //! Fitting every model of a profile, with the errors and intervals that its own points give.
 //!
-//! Rule: the final fit uses all usable points. Before it, the points are shuffled with a fixed seed and split into
-//! five folds; each fold is predicted by a fit on the other four. These held-out ratios measured ÷ predicted give
-//! the errors in the file, and their 5 % and 95 % quantiles the interval of each figure.
+//! Rule: the final fit uses all usable points. Beside it every point is predicted by a fit without it
+//! (`crate::validate`); these held-out ratios measured ÷ predicted give the errors in the file and the intervals
+//! ([`crate::intervals`]). Models of the same profile, and of profiles of the same kind of GPU that are given beside it, are known
+//! to each other: the shared form learns from them.
 //!
-//! Cases: where five folds leave too few points for the form, one point is left out at a time; where that is too many
-//! as well, the model has no errors and no intervals, and a note says so. A model that cannot be fitted is listed
-//! with the reason; only if none can be fitted is that an error.
+//! Cases: where too few points are left for the form without one, the model has no errors, and a note says so. A model
+//! that cannot be fitted is listed with the reason; only if none can be fitted is that an error.
 //!
 //! Not done: intervals that widen with the distance from the points; outside the ranges a prediction is marked.
-//!
-//! Source: Vovk, Gammerman and Shafer, *Algorithmic Learning in a Random World*, 2nd ed., 4 (order statistics of
-//! held-out residuals as prediction intervals).
 
 use gpumon_core::profile::ProfileRow;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use crate::active::{Figures, Known};
 use crate::base::BasePower;
 use crate::error::FitError;
-use crate::evaluate::{Errors, Ratios, errors_of, held_out_ratios, models_of};
-use crate::fit::{Central, Form, Surfaces, fit_form};
+use crate::evaluate::{Errors, errors_of, models_of};
+use crate::fit::{Context, Form, Surfaces};
+pub use crate::intervals::Intervals;
+use crate::parallel;
 use crate::point::{Observation, Observations, Point, Share};
-use crate::sample::{shuffled, stream};
+use crate::screen::screened;
+use crate::tail::Tail;
+use crate::validate;
 
 /// What to fit, and what is known beside the rows.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -31,6 +33,8 @@ pub struct FitOptions {
     pub form: Form,
     /// Base power, where it is known apart from the rows; otherwise [`BasePower::of_rows`] is tried.
     pub base: Option<BasePower>,
+    /// Rows of other models on the same kind of GPU; those of a model that is fitted are not used.
+    pub prior: Vec<ProfileRow>,
     /// Power limit of the GPU, W.
     pub cap_w: Option<f64>,
     /// Whether the rows come from a simulated GPU.
@@ -56,6 +60,9 @@ pub struct Model {
     pub held_out: Errors,
     /// What central values are multiplied with for 90 % intervals.
     pub intervals: Intervals,
+    /// The 99th percentile of the time of a batch, where it was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tail: Option<Tail>,
     /// What it was fitted on.
     pub rows: RowsUsed,
     /// What a reader should know: rows left out, figures that could not be fitted.
@@ -75,19 +82,6 @@ pub struct Ranges {
     pub mig: bool,
     /// Whether shares with all of the memory were measured (MPS, green contexts).
     pub sms: bool,
-}
-
-/// Factors at the 5 % and 95 % quantiles; absent where the figure or held-out points are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Intervals {
-    /// For average power.
-    pub avg_power_draw: Option<[f64; 2]>,
-    /// For dynamic power.
-    pub dynamic_power_draw: Option<[f64; 2]>,
-    /// For throughput.
-    pub throughput: Option<[f64; 2]>,
-    /// For latency.
-    pub latency: Option<[f64; 2]>,
 }
 
 /// The rows of a fit.
@@ -150,13 +144,14 @@ pub struct Compared {
 }
 
 impl HeldOut {
-    fn new(model: &str, (point, central, ratios): &(Point, Central, Ratios)) -> Self {
+    fn new(model: &str, of: &validate::Compared) -> Self {
         let compared = |predicted: Option<f64>, ratio: Option<f64>| {
             predicted.zip(ratio).map(|(predicted, r)| Compared { measured: predicted * r, predicted })
         };
+        let (central, ratios) = (of.central, of.ratios);
         Self {
             model: model.into(),
-            point: *point,
+            point: of.point,
             average_w: compared(central.average_w, ratios[0]),
             dynamic_w: compared(central.dynamic_w, ratios[1]),
             batch_time_ms: compared(Some(central.batch_time_ms), ratios[2]),
@@ -180,7 +175,8 @@ pub fn fit_models(rows: &[ProfileRow], options: &FitOptions) -> Result<Fitted, F
             expected: "a positive number of watts, such as 300",
         });
     }
-    let mut gpus: Vec<&String> = rows.iter().filter_map(|r| r.gpu_name.as_ref()).collect();
+    let mut gpus: Vec<&String> =
+        rows.iter().chain(&options.prior).filter_map(|r| r.gpu_name.as_ref()).collect();
     gpus.sort();
     gpus.dedup();
     if gpus.len() > 1 {
@@ -188,16 +184,27 @@ pub fn fit_models(rows: &[ProfileRow], options: &FitOptions) -> Result<Fitted, F
         return Err(FitError::SeveralGpus { names });
     }
     let gpu_name = gpus.first().map(|name| (*name).clone());
-    let base = options.base.clone().or_else(|| BasePower::of_rows(rows).ok());
+    let base = options.base.clone().or_else(|| base_of(rows, &options.prior));
+    let models = models_of(rows);
+    let seen = parallel::map(&models, |model| {
+        clean(&Observations::of(model, rows), options.form, base.as_ref(), options.cap_w)
+    });
+    let known = known(&seen, &options.prior, options.form, base.as_ref(), options.cap_w);
+    let results = parallel::map(&seen, |own| {
+        let others = known.iter().filter(|k| k.model != own.model);
+        let mut context = Context::after(others, base.as_ref(), options.cap_w);
+        context.seed = options.seed;
+        fit_model(own, &context, options.form, hash(&own.model, rows))
+    });
     let (mut models, mut not_fitted, mut held_out, mut first_error) = (vec![], vec![], vec![], None);
-    for name in models_of(rows) {
-        match fit_model(&name, rows, base.as_ref(), options) {
+    for (own, result) in seen.iter().zip(results) {
+        match result {
             Ok((model, points)) => {
                 models.push(model);
                 held_out.extend(points);
             }
             Err(error) => {
-                not_fitted.push(NotFitted { model: name, reason: error.to_string() });
+                not_fitted.push(NotFitted { model: own.model.clone(), reason: error.to_string() });
                 first_error.get_or_insert(error);
             }
         }
@@ -208,42 +215,68 @@ pub fn fit_models(rows: &[ProfileRow], options: &FitOptions) -> Result<Fitted, F
     Ok(Fitted { gpu_name, base, models, not_fitted, held_out })
 }
 
-fn fit_model(
-    name: &str,
-    rows: &[ProfileRow],
+/// Base power from the rows, or else from those of the other profiles.
+pub(crate) fn base_of(rows: &[ProfileRow], prior: &[ProfileRow]) -> Option<BasePower> {
+    BasePower::of_rows(rows).or_else(|_| BasePower::of_rows(prior)).ok()
+}
+
+/// The observations without gross errors; all of them for the published form, which knows no such thing.
+pub(crate) fn clean(
+    seen: &Observations,
+    form: Form,
     base: Option<&BasePower>,
-    options: &FitOptions,
+    cap_w: Option<f64>,
+) -> Observations {
+    if form == Form::Polynomial { seen.clone() } else { screened(seen, base, cap_w) }
+}
+
+/// The models that tell something about each other, each under its name; none where the form does not ask for them.
+pub(crate) fn known(
+    seen: &[Observations],
+    prior: &[ProfileRow],
+    form: Form,
+    base: Option<&BasePower>,
+    cap_w: Option<f64>,
+) -> Vec<Known> {
+    if !matches!(form, Form::Auto | Form::Shared) {
+        return vec![];
+    }
+    let mut all = seen.to_vec();
+    for name in models_of(prior) {
+        if seen.iter().all(|s| s.model != name) {
+            all.push(screened(&Observations::of(&name, prior), base, cap_w));
+        }
+    }
+    let figures = Figures::new(base, cap_w);
+    parallel::map(&all, |model| Known::of(model, &figures)).into_iter().flatten().collect()
+}
+
+/// Fits one model; also gives its points as fits without them predict them.
+pub(crate) fn fit_model(
+    seen: &Observations,
+    context: &Context<'_>,
+    form: Form,
+    sha256: String,
 ) -> Result<(Model, Vec<HeldOut>), FitError> {
-    let seen = Observations::of(name, rows);
-    let surfaces = fit_form(options.form, &seen, base, options.cap_w)?;
-    let compared = cross_validate(&seen, base, options);
-    let mut notes = notes(&seen, base, options.cap_w);
+    let (surfaces, compared) = validate::fit(form, seen, context)?;
+    let mut notes = notes(seen, context.base, context.cap_w);
     if compared.is_none() {
-        notes.push(format!(
-            "{} points are too few to hold any out: no errors, no intervals",
-            seen.points.len()
-        ));
+        notes.push(format!("{} points are too few to leave any out: no errors", seen.points.len()));
     }
     let compared = compared.unwrap_or_default();
-    let held_out = compared.iter().map(|c| HeldOut::new(name, c)).collect();
-    let ratios: Vec<Ratios> = compared.into_iter().map(|(.., ratios)| ratios).collect();
-    let time = interval(&ratios, 2);
+    let intervals = Intervals::of(&surfaces, &compared, seen, context);
     let model = Model {
-        name: name.to_owned(),
+        name: seen.model.clone(),
         surfaces,
-        ranges: Ranges::of(&seen),
-        shares: shares(&seen),
-        held_out: errors_of(&ratios),
-        intervals: Intervals {
-            avg_power_draw: interval(&ratios, 0),
-            dynamic_power_draw: interval(&ratios, 1),
-            throughput: time.map(|[low, high]| [1.0 / high, 1.0 / low]),
-            latency: interval(&ratios, 3),
-        },
-        rows: RowsUsed { points: seen.points.len(), sha256: hash(name, rows) },
+        ranges: Ranges::of(seen),
+        shares: shares(seen),
+        held_out: errors_of(&compared),
+        intervals,
+        tail: Tail::fit(seen, &compared),
+        rows: RowsUsed { points: seen.points.len(), sha256 },
         notes,
     };
-    Ok((model, held_out))
+    Ok((model, compared.iter().map(|c| HeldOut::new(&seen.model, c)).collect()))
 }
 
 /// The different shares that are no MIG instances, ascending.
@@ -260,6 +293,7 @@ fn shares(seen: &Observations) -> Vec<f64> {
 
 fn notes(seen: &Observations, base: Option<&BasePower>, cap_w: Option<f64>) -> Vec<String> {
     let mut notes: Vec<String> = seen.dropped.iter().map(|d| format!("left out: {d}")).collect();
+    notes.extend(seen.remarks.iter().cloned());
     if let Some(reason) = &seen.dynamic_refused {
         let instead = match base {
             Some(_) => "used instead: avg_power_draw minus the base power of this file",
@@ -288,37 +322,6 @@ fn notes(seen: &Observations, base: Option<&BasePower>, cap_w: Option<f64>) -> V
     };
     notes.extend(constant.into_iter().filter(|c| c.1).map(only_one));
     notes
-}
-
-/// Held-out points over five folds, or leaving one out; `None` if there are too few points for either.
-fn cross_validate(
-    seen: &Observations,
-    base: Option<&BasePower>,
-    options: &FitOptions,
-) -> Option<Vec<(Point, Central, Ratios)>> {
-    let n = seen.points.len();
-    let order = shuffled(n, &mut stream(options.seed));
-    let folds = |k: usize| {
-        let mut compared = Vec::new();
-        for fold in 0..k {
-            let (out, within): (Vec<usize>, Vec<usize>) = (0..n).partition(|i| i % k == fold);
-            let pick = |places: Vec<usize>| seen.at(places.into_iter().map(|i| order[i]));
-            let (training, rest) = (pick(within), pick(out));
-            compared.extend(held_out_ratios(&training, &rest, base, options.form, options.cap_w).ok()?);
-        }
-        Some(compared)
-    };
-    folds(5.min(n)).or_else(|| folds(n))
-}
-
-/// Factors that hold 90 % of the ratios, by order statistics; they always include 1.
-fn interval(ratios: &[Ratios], figure: usize) -> Option<[f64; 2]> {
-    let mut all: Vec<f64> = ratios.iter().filter_map(|r| r[figure]).collect();
-    all.sort_by(f64::total_cmp);
-    let n = all.len();
-    let low = (0.05 * (n + 1) as f64).floor().max(1.0) as usize;
-    let (low, high) = (all.get(low - 1)?, all.get(n - low)?);
-    Some([low.min(1.0), high.max(1.0)])
 }
 
 fn hash(name: &str, rows: &[ProfileRow]) -> String {
@@ -370,16 +373,6 @@ impl Ranges {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn intervals_are_order_statistics_around_one() {
-        let ratios: Vec<Ratios> =
-            (1..=99).map(|i| [Some(0.5 + f64::from(i) / 100.0), None, None, None]).collect();
-        let [low, high] = interval(&ratios, 0).unwrap();
-        assert!((low - 0.55).abs() < 1e-9 && (high - 1.45).abs() < 1e-9, "{low} {high}");
-        assert_eq!(interval(&ratios, 1), None);
-        assert_eq!(interval(&[[Some(1.2); 4]], 0), Some([1.0, 1.2]));
-    }
 
     #[test]
     fn the_hash_knows_values_and_not_their_order() {

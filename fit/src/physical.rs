@@ -105,18 +105,9 @@ impl Physical {
     pub fn at(&self, point: &Point, base: Option<&BasePower>) -> Option<Central> {
         let batch_time_ms = corrected_time(point, &self.batch_time, self.time_residual.as_ref())?;
         let base_w = base.map(|b| b.at_w(point.frequency));
-        let cap = self.cap_w.unwrap_or(f64::INFINITY);
         let factor = self.power_residual.as_ref().map_or(Some(1.0), |r| r.factor(point))?;
         let power_w = self.power.as_ref().map(|p| (p.of, factor * p.at_w(point, batch_time_ms)));
-        let (average_w, dynamic_w) = match (power_w, base_w) {
-            (Some((PowerOf::Dynamic, w)), Some(base)) => {
-                let w = w.min((cap - base).max(0.0));
-                (Some(base + w), Some(w))
-            }
-            (Some((PowerOf::Dynamic, w)), None) => (None, Some(w)),
-            (Some((PowerOf::Average, w)), _) => (Some(w.min(cap)), None),
-            (None, _) => (None, None),
-        };
+        let (average_w, dynamic_w) = power::both_w(power_w, base_w, self.cap_w);
         let tail = self.latency_residual.as_ref().map_or(Some(1.0), |r| r.factor(point))?;
         let latency_ms = self.latency_factor.map(|factor| factor * tail * batch_time_ms);
         Some(Central { average_w, dynamic_w, batch_time_ms, latency_ms })

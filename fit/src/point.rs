@@ -2,6 +2,11 @@
 //!
 //! Rule: rows that cannot be used are left out and counted by reason; repeats of a point count once, by their mean.
 //!
+//! Clocks and limits: a row whose power limit (`power_limit_w`) did not hold it down is like one without a limit. One that it
+//! did hold down (power at 98.5 % of the limit or more) tells its time only, and that at the clock it reached; without
+//! `sm_mhz_achieved` it is left out. A row whose clock was locked and fell short by more than 3 % was throttled: it too counts at the clock it
+//! reached.
+//!
 //! Cases: a row of a MIG instance has the instance's share of the memory slices as well; shares through MPS or green
 //! contexts have all of the memory (m = 1). A row may lack a figure: it then serves the other figures only. A
 //! dynamic power that equals the average in most rows was never separated from the base, so it is refused.
@@ -9,11 +14,15 @@
 //! Not done: several processes of one model in a share; their rows are left out.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use gpumon_core::geometry::SEVEN_SLICES;
 use gpumon_core::profile::ProfileRow;
 use gpumon_core::units::Megahertz;
 use serde::{Deserialize, Serialize};
+
+use crate::base::median;
+use crate::power::AT_CAP;
 
 /// How much of a GPU a model has.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -32,6 +41,11 @@ impl Share {
             Self::Slices(n) => f64::from(n) / f64::from(SEVEN_SLICES.compute_slices),
             Self::Sms(share) => share,
         }
+    }
+
+    /// Whether it is a MIG instance.
+    pub(crate) fn is_slices(self) -> bool {
+        matches!(self, Self::Slices(_))
     }
 
     /// Share of the memory slices, 0 to 1; `None` for a MIG instance that does not exist.
@@ -98,6 +112,8 @@ pub struct Observation {
     pub throughput: Option<f64>,
     /// Latency, ms.
     pub latency_ms: Option<f64>,
+    /// 99th percentile of the time of a batch over its median.
+    pub tail: Option<f64>,
 }
 
 impl Observation {
@@ -116,6 +132,8 @@ pub struct Observations {
     pub points: Vec<Observation>,
     /// Why rows or figures were left out, with counts.
     pub dropped: Vec<String>,
+    /// What is odd about rows that were used.
+    pub remarks: Vec<String>,
     /// Why the column of dynamic power was refused, if it was.
     pub dynamic_refused: Option<String>,
 }
@@ -123,43 +141,96 @@ pub struct Observations {
 /// Dynamic power within this share of the average power counts as equal to it.
 const EQUAL: f64 = 1e-3;
 
-/// No figure in W, items/s or ms lies outside; what does is a broken reading.
-const PLAUSIBLE: std::ops::RangeInclusive<f64> = 1e-9..=1e9;
+/// No figure in items/s or ms lies outside; what does is a broken reading.
+const PLAUSIBLE: RangeInclusive<f64> = 1e-9..=1e9;
+/// Power of a whole GPU, W; what lies outside is in another unit.
+const PLAUSIBLE_W: RangeInclusive<f64> = 1.0..=3000.0;
+/// SM clocks, MHz.
+const PLAUSIBLE_MHZ: RangeInclusive<i32> = 50..=5000;
+/// A locked clock that was reached to less than this share was throttled.
+const REACHED: f64 = 0.97;
+
+/// Latency over batch / throughput, where one of them is in units of a thousand.
+const OFF: RangeInclusive<f64> = 300.0..=3000.0;
+
+/// A row as it counts.
+struct Usable<'a> {
+    point: Point,
+    row: &'a ProfileRow,
+    /// Whether its power says something.
+    power: bool,
+    throttled: bool,
+}
+
+/// The row, or why it cannot be used.
+fn usable(row: &ProfileRow) -> Result<Usable<'_>, String> {
+    if !row.valid {
+        return Err("marked invalid".into());
+    }
+    if row.processes.is_some_and(|n| n > 1) {
+        return Err("several processes".into());
+    }
+    let mut point = Point::of(row).map_err(|column| format!("`{column}` out of range"))?;
+    if !PLAUSIBLE_MHZ.contains(&row.frequency) {
+        return Err("`frequency` is no SM clock in MHz; look at its unit".into());
+    }
+    let reached = row.sm_mhz_achieved.filter(|mhz| *mhz >= 1.0 && *mhz < 1e5);
+    let at_limit = match (row.power_limit_w, row.avg_power_draw) {
+        (Some(limit), Some(w)) => w >= AT_CAP * f64::from(limit),
+        (Some(_), None) => return Err("a power limit was set and no power measured".into()),
+        (None, _) => false,
+    };
+    let short = reached.is_some_and(|mhz| mhz < REACHED * f64::from(row.frequency));
+    let throttled = !at_limit && row.clock_locked == Some(true) && short;
+    if at_limit || throttled {
+        let reached =
+            reached.ok_or("held down by its power limit to a clock that `sm_mhz_achieved` does not say")?;
+        point.frequency = Megahertz(reached.round() as u32);
+    }
+    Ok(Usable { point, row, power: !at_limit, throttled })
+}
 
 impl Observations {
     /// The rows of `model` among `rows`, without those that cannot be used.
     pub fn of(model: &str, rows: &[ProfileRow]) -> Self {
         let mut dropped = BTreeMap::<String, usize>::new();
-        let mut groups = BTreeMap::new();
+        let mut groups = BTreeMap::<_, (Point, Vec<Usable<'_>>)>::new();
+        let (mut limited, mut throttled) = (0, 0);
         for row in rows.iter().filter(|r| r.model == model) {
-            let reason = match Point::of(row) {
-                _ if !row.valid => "marked invalid".to_owned(),
-                _ if row.processes.is_some_and(|n| n > 1) => "several processes".to_owned(),
-                Err(column) => format!("`{column}` out of range"),
-                Ok(point) => {
-                    groups.entry(row.key()).or_insert_with(|| (point, Vec::new())).1.push(row);
-                    continue;
+            match usable(row) {
+                Ok(usable) => {
+                    limited += usize::from(!usable.power);
+                    throttled += usize::from(usable.throttled);
+                    let point = usable.point;
+                    let share = (point.share.sms() * 1e6).round() as i64;
+                    let key = (point.batch, share, point.share.is_slices(), point.frequency);
+                    groups.entry(key).or_insert_with(|| (point, Vec::new())).1.push(usable);
                 }
-            };
-            *dropped.entry(reason).or_default() += 1;
+                Err(reason) => *dropped.entry(reason).or_default() += 1,
+            }
         }
         let mut points = Vec::new();
         for (point, rows) in groups.into_values() {
-            let mut mean = |name: &str, value: fn(&ProfileRow) -> Option<f64>| {
-                let given: Vec<f64> = rows.iter().filter_map(|r| value(r)).collect();
-                let good: Vec<f64> = given.iter().copied().filter(|v| PLAUSIBLE.contains(v)).collect();
-                if given.len() > good.len() {
-                    *dropped.entry(format!("`{name}` not a plausible number")).or_default() +=
-                        given.len() - good.len();
-                }
-                (!good.is_empty()).then(|| good.iter().sum::<f64>() / good.len() as f64)
-            };
+            let mut mean =
+                |name: &str, within: RangeInclusive<f64>, value: fn(&Usable<'_>) -> Option<f64>| {
+                    let given: Vec<f64> = rows.iter().filter_map(value).collect();
+                    let good: Vec<f64> = given.iter().copied().filter(|v| within.contains(v)).collect();
+                    if given.len() > good.len() {
+                        let unit = if within == PLAUSIBLE_W { " of W; look at its unit" } else { "" };
+                        *dropped.entry(format!("`{name}` not a plausible number{unit}")).or_default() +=
+                            given.len() - good.len();
+                    }
+                    (!good.is_empty()).then(|| good.iter().sum::<f64>() / good.len() as f64)
+                };
+            let tail = |u: &Usable<'_>| Some(u.row.latency_p99? / u.row.latency_p50?).filter(|r| *r >= 1.0);
+            let dynamic = |u: &Usable<'_>| u.row.dynamic_power_draw.filter(|_| u.power);
             points.push(Observation {
                 point,
-                average_w: mean("avg_power_draw", |r| r.avg_power_draw),
-                dynamic_w: mean("dynamic_power_draw", |r| r.dynamic_power_draw),
-                throughput: mean("throughput", |r| r.throughput),
-                latency_ms: mean("latency", |r| r.latency),
+                average_w: mean("avg_power_draw", PLAUSIBLE_W, |u| u.row.avg_power_draw.filter(|_| u.power)),
+                dynamic_w: mean("dynamic_power_draw", 1e-9..=3000.0, dynamic),
+                throughput: mean("throughput", PLAUSIBLE, |u| u.row.throughput),
+                latency_ms: mean("latency", PLAUSIBLE, |u| u.row.latency),
+                tail: mean("latency_p99", 1.0..=1e6, tail),
             });
         }
         let both: Vec<(f64, f64)> =
@@ -180,7 +251,8 @@ impl Observations {
             }
         }
         let dropped = dropped.into_iter().map(|(reason, n)| format!("{n} × {reason}")).collect();
-        Self { model: model.to_owned(), points, dropped, dynamic_refused }
+        let remarks = remarks(&points, limited, throttled);
+        Self { remarks, model: model.to_owned(), points, dropped, dynamic_refused }
     }
 
     /// The observations at `indices`, the rest unchanged.
@@ -188,6 +260,36 @@ impl Observations {
         let points = indices.into_iter().filter_map(|i| self.points.get(i).cloned()).collect();
         Self { points, ..self.clone() }
     }
+}
+
+/// What is odd about rows that were used.
+fn remarks(points: &[Observation], limited: usize, throttled: usize) -> Vec<String> {
+    let mut remarks = Vec::new();
+    if limited > 0 {
+        remarks.push(format!(
+            "{limited} rows were held down by their power limit: their times count at the clocks that were reached, their \
+             power does not"
+        ));
+    }
+    if throttled > 0 {
+        remarks.push(format!(
+            "{throttled} rows were throttled more than 3 % below the clock that was locked: they count at the clocks that \
+             were reached"
+        ));
+    }
+    let ratio = |o: &Observation| Some(o.latency_ms? / o.batch_time_ms()?);
+    let mut ratios: Vec<f64> = points.iter().filter_map(ratio).collect();
+    let ratio = median(&mut ratios);
+    let said = match ratio {
+        r if r > 0.0 && (1.0 / OFF.end()..=1.0 / OFF.start()).contains(&r) => "a thousandth of",
+        r if OFF.contains(&r) => "a thousand times",
+        _ => return remarks,
+    };
+    remarks.push(format!(
+        "latency is {said} batch / throughput ({ratio:.3e} times): one of the columns is in another unit; expected are ms and \
+         items a second"
+    ));
+    remarks
 }
 
 #[cfg(test)]

@@ -132,9 +132,10 @@ mod tests {
             dynamic_w: None,
             throughput: Some(throughput(&point)),
             latency_ms: None,
+            tail: None,
         };
         let points = grid().into_iter().map(with).collect();
-        Observations { model: "m".into(), points, dropped: vec![], dynamic_refused: None }
+        Observations { model: "m".into(), points, dropped: vec![], remarks: vec![], dynamic_refused: None }
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub const VARIABLES: [&str; 4] = ["ln_items_per_s", "ln_share", "ln_clock_ghz", 
 /// Ridges that the fit tries, in squares of scaled variables.
 const RIDGES: [f64; 7] = [1e-4, 1e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0];
 /// Points above this share of the cap are left out.
-const AT_CAP: f64 = 0.985;
+pub(crate) const AT_CAP: f64 = 0.985;
 
 /// What the surface gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -98,6 +98,24 @@ impl Power {
 /// Whether the cap did not hold this point's power down.
 pub(crate) fn below_cap(point: &PowerPoint, cap_w: Option<f64>) -> bool {
     cap_w.is_none_or(|cap| point.total_w < AT_CAP * cap)
+}
+
+/// Average and dynamic power, W, of what a surface gives, at most the cap.
+pub(crate) fn both_w(
+    power_w: Option<(PowerOf, f64)>,
+    base_w: Option<f64>,
+    cap_w: Option<f64>,
+) -> (Option<f64>, Option<f64>) {
+    let cap = cap_w.unwrap_or(f64::INFINITY);
+    match (power_w, base_w) {
+        (Some((PowerOf::Dynamic, w)), Some(base)) => {
+            let w = w.min((cap - base).max(0.0));
+            (Some(base + w), Some(w))
+        }
+        (Some((PowerOf::Dynamic, w)), None) => (None, Some(w)),
+        (Some((PowerOf::Average, w)), _) => (Some(w.min(cap)), None),
+        (None, _) => (None, None),
+    }
 }
 
 fn variables(point: &Point, batch_time_ms: f64, knee_mhz: Option<f64>) -> [f64; 4] {

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::base::BasePower;
 use crate::error::PredictError;
 use crate::model_file::ModelFile;
-use crate::models::{Intervals, Model};
+use crate::models::Model;
 use crate::point::{Point, Share};
 
 /// A value with its 90 % interval, in the unit of its figure.
@@ -36,6 +36,8 @@ pub struct Prediction {
     pub throughput: Interval,
     /// Latency of a batch, ms.
     pub latency: Option<Interval>,
+    /// 99th percentile of the time of a batch, ms, where the profile has it.
+    pub latency_p99: Option<Interval>,
     /// Whether the point lies outside the ranges of the fit.
     pub extrapolated: bool,
 }
@@ -105,17 +107,11 @@ impl Model {
             dynamic_power_draw: central.dynamic_w.map(|v| up_to(above_base, with(v, dynamic))),
             throughput: with(1e3 * point.batch_items() / central.batch_time_ms, intervals.throughput),
             latency: central.latency_ms.map(|v| with(v, intervals.latency)),
+            latency_p99: self
+                .tail
+                .as_ref()
+                .and_then(|tail| Some(with(central.latency_ms? * tail.at(point)?, tail.interval))),
             extrapolated: !self.ranges.contain(point),
         })
-    }
-}
-
-impl Intervals {
-    /// Whether all factors are positive and around 1.
-    pub(crate) fn are_sound(&self) -> bool {
-        let all = [self.avg_power_draw, self.dynamic_power_draw, self.throughput, self.latency];
-        all.into_iter()
-            .flatten()
-            .all(|[low, high]| low > 0.0 && low <= 1.0 && high >= 1.0 && high.is_finite())
     }
 }

@@ -37,7 +37,17 @@ pub struct Residual {
 
 fn variables(point: &Point) -> Option<[f64; 4]> {
     let (batch, share) = (point.batch_items().ln(), point.share.sms().ln());
-    Some([batch, share, point.share.memory()?.ln(), point.ghz().ln()])
+    // Four decimals are 0.01 % of each; more would only make files larger.
+    Some([batch, share, point.share.memory()?.ln(), point.ghz().ln()].map(|v| (v * 1e4).round() / 1e4))
+}
+
+/// Nine significant digits, so that files stay small.
+pub(crate) fn shortened(weight: f64) -> f64 {
+    if weight == 0.0 || !weight.is_finite() {
+        return weight;
+    }
+    let scale = 10_f64.powi(8 - weight.abs().log10().floor() as i32);
+    if scale.is_finite() && scale > 0.0 { (weight * scale).round() / scale } else { weight }
 }
 
 impl Residual {
@@ -84,7 +94,8 @@ impl Residual {
         }
         let (lengths, noise) = at(&place);
         let weights = decompose(&points, &lengths, noise)?.solve(&DVector::from_vec(y));
-        let fitted = Self { lengths, noise, points, weights: weights.iter().copied().collect() };
+        let fitted =
+            Self { lengths, noise, points, weights: weights.iter().map(|w| shortened(*w)).collect() };
         fitted.is_sound().then_some(fitted)
     }
 

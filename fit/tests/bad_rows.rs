@@ -89,7 +89,7 @@ fn too_few_points_are_counted() {
 fn so_few_that_none_can_be_held_out_have_no_interval() {
     let spread: Vec<ProfileRow> = full().into_iter().step_by(12).take(10).collect();
     let file = fit(&spread, Form::Physical).unwrap();
-    assert!(file.models[0].notes.iter().any(|n| n.contains("too few to hold any out")));
+    assert!(file.models[0].notes.iter().any(|n| n.contains("too few to leave any out")));
     assert_eq!(file.predict("law", &point(4, 2, 600)).unwrap().throughput.low, None);
 }
 
@@ -158,15 +158,15 @@ fn a_model_that_cannot_be_fitted_is_listed_beside_those_that_can() {
     rows.push(ProfileRow { model: "lonely".into(), ..rows[0].clone() });
     let Fitted { models, not_fitted, .. } = fit_models(&rows, &FitOptions::default()).unwrap();
     assert_eq!((models.len(), not_fitted.len()), (1, 1));
-    assert!(not_fitted[0].reason.contains("`lonely`") && not_fitted[0].reason.contains("measure 9 more"));
+    assert!(not_fitted[0].reason.contains("`lonely`") && not_fitted[0].reason.contains("measure 4 more"));
 }
 
 #[test]
 fn fractions_that_leave_too_few_or_too_many_points_say_what_would_do() {
     let note = |rows: &[ProfileRow], fraction: f64| {
         let (form, mapping) = (Form::Physical, Mapping::Level);
-        let protocol = Protocol { form, mapping, fraction, seeds: vec![1, 2], cap_w: None };
-        evaluate(rows, None, &protocol).unwrap().models[0].note.clone().unwrap_or_default()
+        let protocol = Protocol { form, mapping, fraction, seeds: vec![1, 2], cap_w: None, transfer: false };
+        evaluate(rows, &[], None, &protocol).unwrap().models[0].note.clone().unwrap_or_default()
     };
     let few = note(&full(), 0.02);
     assert!(few.contains("is 3 for throughput, but the physical form needs at least 10"), "{few}");
@@ -186,9 +186,15 @@ fn options_and_mixed_gpus_are_refused_by_name() {
     rows[0].gpu_name = Some("A".into());
     rows[1].gpu_name = Some("B".into());
     assert!(fit(&rows, Form::Physical).unwrap_err().contains("A, B"));
-    let none =
-        Protocol { form: Form::Physical, mapping: Mapping::Level, fraction: 0.2, seeds: vec![], cap_w: None };
-    assert!(evaluate(&full(), None, &none).unwrap_err().to_string().contains("seeds"));
+    let none = Protocol {
+        form: Form::Physical,
+        mapping: Mapping::Level,
+        fraction: 0.2,
+        seeds: vec![],
+        cap_w: None,
+        transfer: false,
+    };
+    assert!(evaluate(&full(), &[], None, &none).unwrap_err().to_string().contains("seeds"));
 }
 
 fn any_figure() -> impl Strategy<Value = Option<f64>> {
@@ -233,9 +239,97 @@ proptest! {
                 Err(error) => prop_assert!(matches!(error, PredictError::NoAnswer { .. }), "{}", error),
             }
         }
-        let protocol = Protocol { form, mapping: Mapping::Physical, fraction: 0.5, seeds: vec![1], cap_w: cap };
-        if let Ok(quality) = evaluate(&rows, None, &protocol) {
+        let protocol = Protocol { form, mapping: Mapping::Physical, fraction: 0.5, seeds: vec![1], cap_w: cap, transfer: false };
+        if let Ok(quality) = evaluate(&rows, &[], None, &protocol) {
             prop_assert!(quality.table().contains("mean over models"));
         }
     }
+}
+
+#[test]
+fn rows_under_a_power_limit_are_told_apart() {
+    let mut rows = full();
+    // At the limit the clock fell to 900 MHz and the batch took as long as it takes there.
+    let held = |limit: i32, achieved: Option<f64>| ProfileRow {
+        power_limit_w: Some(limit),
+        avg_power_draw: Some(f64::from(limit)),
+        sm_mhz_achieved: achieved,
+        throughput: row(16, 7, 900).throughput,
+        ..row(16, 7, 1500)
+    };
+    rows.extend([held(140, Some(900.0)), held(141, None)]);
+    // One that did not bind is a repeat.
+    rows.push(ProfileRow { power_limit_w: Some(600), ..row(8, 7, 1500) });
+    let model = fit(&rows, Form::Auto).unwrap().models.remove(0);
+    let notes = model.notes.join("\n");
+    assert!(notes.contains("1 rows were held down by their power limit"), "{notes}");
+    assert!(notes.contains("1 × held down by its power limit to a clock that `sm_mhz_achieved`"), "{notes}");
+    assert_eq!(model.rows.points, full().len());
+    let answer = fit(&rows, Form::Auto).unwrap().predict("law", &point(16, 7, 1500)).unwrap();
+    assert!((answer.throughput.value / row(16, 7, 1500).throughput.unwrap() - 1.0).abs() < 0.02);
+}
+
+#[test]
+fn throttled_rows_count_at_the_clock_they_reached() {
+    let mut rows = full();
+    let throttled = row(4, 4, 1000);
+    rows.push(ProfileRow {
+        frequency: 1500,
+        clock_locked: Some(true),
+        sm_mhz_achieved: Some(1000.0),
+        ..throttled
+    });
+    let model = fit(&rows, Form::Physical).unwrap().models.remove(0);
+    assert!(model.notes.iter().any(|n| n.contains("1 rows were throttled")), "{:?}", model.notes);
+    assert_eq!(model.rows.points, full().len() + 1);
+    assert!(model.held_out.batch_time.unwrap().p90_pct < 2.0);
+}
+
+#[test]
+fn units_off_by_a_thousand_are_said() {
+    let notes = |change: fn(&mut ProfileRow)| {
+        let mut rows = full();
+        rows.iter_mut().for_each(change);
+        let file = fit(&rows, Form::Physical);
+        file.map_or_else(|e| e, |file| file.models[0].notes.join("\n"))
+    };
+    let seconds = notes(|r| r.latency = r.latency.map(|ms| ms / 1e3));
+    assert!(seconds.contains("latency is a thousandth of batch / throughput"), "{seconds}");
+    let micro = notes(|r| r.latency = r.latency.map(|ms| ms * 1e3));
+    assert!(micro.contains("latency is a thousand times"), "{micro}");
+    let milliwatts = notes(|r| {
+        r.avg_power_draw = r.avg_power_draw.map(|w| w * 1e3);
+        r.dynamic_power_draw = r.dynamic_power_draw.map(|w| w * 1e3);
+    });
+    assert!(
+        milliwatts.contains("`avg_power_draw` not a plausible number of W; look at its unit"),
+        "{milliwatts}"
+    );
+    let kilohertz = notes(|r| r.frequency *= 1000);
+    assert!(kilohertz.contains("`frequency` is no SM clock in MHz; look at its unit"), "{kilohertz}");
+}
+
+#[test]
+fn five_points_fit_and_four_say_how_many_are_missing() {
+    let spread: Vec<ProfileRow> = full().into_iter().step_by(28).collect();
+    assert_eq!(spread.len(), 5);
+    let model = fit(&spread, Form::Auto).unwrap().models.remove(0);
+    let answer = model.predict(&point(4, 3, 900), None).unwrap();
+    assert!(answer.throughput.low.unwrap() < answer.throughput.high.unwrap());
+    let error = fit(&spread[..4], Form::Auto).unwrap_err();
+    assert!(error.contains("4 usable points") && error.contains("measure 1 more"), "{error}");
+}
+
+#[test]
+fn the_99th_percentile_is_predicted_where_it_was_profiled() {
+    let mut rows = full();
+    assert!(fit(&rows, Form::Auto).unwrap().models[0].tail.is_none());
+    for row in &mut rows {
+        row.latency_p50 = row.latency;
+        row.latency_p99 = row.latency.map(|ms| 1.3 * ms);
+    }
+    let answer = fit(&rows, Form::Auto).unwrap().predict("law", &point(3, 4, 750)).unwrap();
+    let (latency, p99) = (answer.latency.unwrap(), answer.latency_p99.unwrap());
+    assert!((p99.value / latency.value / 1.3 - 1.0).abs() < 0.01, "{answer:?}");
+    assert!(p99.low.unwrap() <= p99.value && p99.value <= p99.high.unwrap());
 }

@@ -14,7 +14,7 @@ use gpumon_core::profile::ProfileRow;
 use gpumon_fit::active::Belief;
 use gpumon_fit::base::BasePower;
 use gpumon_fit::evaluate::models_of;
-use gpumon_fit::fit::{Form, fit_form};
+use gpumon_fit::fit::{Context, Form, fit_form};
 use gpumon_fit::point::{Observations, Point};
 use gpumon_fit::sample::{Mapping, sample};
 
@@ -79,7 +79,7 @@ fn by_belief(start: &Belief, of: &Observations, chosen: &[usize], base: &BasePow
 fn by_corrected(of: &Observations, chosen: &[usize], base: &BasePower) -> [f64; 5] {
     let points = chosen.iter().map(|i| of.points[*i].clone()).collect();
     let seen = Observations { points, ..of.clone() };
-    let surfaces = fit_form(Form::Corrected, &seen, Some(base), Some(CAP_W)).unwrap();
+    let surfaces = fit_form(Form::Corrected, &seen, &Context::new(Some(base), Some(CAP_W))).unwrap();
     let at = |i: usize| {
         let central = surfaces.at(&of.points[i].point, Some(base)).unwrap();
         (central.batch_time_ms, central.dynamic_w.unwrap())

@@ -73,11 +73,9 @@ fn newer_schemas_and_unknown_forms_are_refused_by_name() {
     assert!(error.to_string().contains("models.json: model file of schema 99"), "{error}");
     let error = parse_changed(|v| v["models"][0]["form"] = json!("oracle")).unwrap_err();
     assert!(matches!(error, ModelFileError::UnknownForm { .. }));
-    assert!(
-        error
-            .to_string()
-            .contains("`m` has the form `oracle`; known forms are physical, corrected, polynomial")
-    );
+    assert!(error.to_string().contains(
+        "`m` has the form `oracle`; known forms are auto, physical, corrected, shared, polynomial"
+    ));
 }
 
 #[test]

@@ -22,8 +22,9 @@ fn nine() -> Option<Vec<ProfileRow>> {
 }
 
 fn quality(rows: &[ProfileRow], form: Form, mapping: Mapping, fraction: f64) -> Quality {
-    let protocol = Protocol { form, mapping, fraction, seeds: (0..5).collect(), cap_w: Some(CAP_W) };
-    let quality = evaluate(rows, None, &protocol).unwrap();
+    let protocol =
+        Protocol { form, mapping, fraction, seeds: (0..5).collect(), cap_w: Some(CAP_W), transfer: false };
+    let quality = evaluate(rows, &[], None, &protocol).unwrap();
     println!("{}", quality.table());
     quality
 }
@@ -65,7 +66,9 @@ fn all_eleven_models_fit_and_small_ones_too() {
     let fitted = fit_models(&rows, &options).unwrap();
     assert_eq!((fitted.models.len(), fitted.not_fitted.len()), (11, 0));
     let text = ModelFile::new(fitted.clone(), &options).text().unwrap();
-    println!("model file: {} kB", text.len() / 1000);
+    let kb = text.len() / 1000 / fitted.models.len();
+    println!("model file: {kb} kB a model");
+    assert!(kb <= 100, "{kb} kB a model");
     for model in &fitted.models {
         let e = &model.held_out;
         let [power, dynamic, time, latency] =

@@ -152,8 +152,11 @@ pub struct FitArgs {
     /// Replace the model file if there is one
     #[arg(long)]
     pub force: bool,
+    /// Profiles of other models on this kind of GPU, which the models learn from; may be repeated
+    #[arg(long, value_name = "PROFILE")]
+    pub prior: Vec<PathBuf>,
     /// Form of the surfaces
-    #[arg(long, value_enum, default_value_t = FormName::Corrected)]
+    #[arg(long, value_enum, default_value_t = FormName::Auto)]
     pub form: FormName,
     /// Base power by clock, CSV with frequency_mhz,static_w,fan_w,idle_w [default: idle rows of the profiles]
     #[arg(long, value_name = "FILE.csv")]
@@ -164,6 +167,9 @@ pub struct FitArgs {
     /// Also fit on this share of the points, five times, and print the errors on the others
     #[arg(long, value_name = "F", allow_negative_numbers = true)]
     pub holdout: Option<f64>,
+    /// With --holdout: each model in turn has only that share of its points, all others are known in full
+    #[arg(long, requires = "holdout")]
+    pub holdout_model: bool,
     /// How the share is drawn: by level index, or in physical units as EnerTune does
     #[arg(long, value_enum, default_value_t = MappingName::Level)]
     pub mapping: MappingName,
@@ -181,10 +187,14 @@ pub struct FitArgs {
 /// Forms that `fit` knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum FormName {
+    /// Each figure by the mix of physical, corrected and shared that is best at points left out
+    Auto,
     /// Physical, times a Gaussian process on its residual
     Corrected,
-    /// Launch floor, compute and memory terms; energy per item
+    /// Launch floor, compute and memory terms; power from rate, share and clock
     Physical,
+    /// What other models of this GPU do, bent to the points; from five points on
+    Shared,
     /// Degree 3 in clock, batch and slices, as published with EnerTune
     Polynomial,
 }

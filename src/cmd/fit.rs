@@ -6,11 +6,12 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 use gpumon_core::set;
 use gpumon_core::units::Megahertz;
+use gpumon_fit::auto::{Mix, STEPS};
 use gpumon_fit::base::BasePower;
 use gpumon_fit::colocation::model::ColocationModel;
 use gpumon_fit::colocation::quality;
 use gpumon_fit::evaluate::{self, ErrorStats, Protocol, Quality};
-use gpumon_fit::fit::Form;
+use gpumon_fit::fit::{Form, Surfaces};
 use gpumon_fit::model_file::ModelFile;
 use gpumon_fit::models::{Compared, FitOptions, HeldOut, fit_models};
 use gpumon_fit::point::Share;
@@ -40,9 +41,10 @@ pub fn run(args: &FitArgs) -> Result<u8> {
     if args.json && written.clone().any(is_stdout) {
         bail!("`-` and --json both write to standard output; leave one out");
     }
-    let read = args.profiles.iter().chain(&args.base_power).chain(&args.sets).map(PathBuf::as_path);
-    inputs::distinct(read, written)?;
+    let read = args.profiles.iter().chain(&args.prior).chain(&args.base_power).chain(&args.sets);
+    inputs::distinct(read.map(PathBuf::as_path), written)?;
     let rows = inputs::profiles(&args.profiles)?;
+    let prior = inputs::profiles(&args.prior)?;
     let sets = args.sets.as_deref().map(set::read).transpose()?.unwrap_or_default();
     let base = args.base_power.as_deref().map(|path| {
         let table: Vec<_> = inputs::base_power(path)?
@@ -55,6 +57,7 @@ pub fn run(args: &FitArgs) -> Result<u8> {
     let options = FitOptions {
         form: form(args.form),
         base: base.clone(),
+        prior,
         cap_w: args.cap_w,
         simulated: rows.iter().any(|row| row.simulated == Some(true))
             || sets.iter().any(|row| row.simulated == Some(true)),
@@ -70,9 +73,10 @@ pub fn run(args: &FitArgs) -> Result<u8> {
             fraction,
             seeds: SEEDS.to_vec(),
             cap_w: args.cap_w,
+            transfer: args.holdout_model,
         };
         let base = base.clone().or_else(|| BasePower::of_rows(&rows).ok());
-        Ok(evaluate::evaluate(&rows, base.as_ref(), &protocol)?)
+        Ok(evaluate::evaluate(&rows, &options.prior, base.as_ref(), &protocol)?)
     });
     let holdout = holdout.transpose()?;
     let fitted = fit_models(&rows, &options)?;
@@ -133,10 +137,23 @@ fn csv(points: &[HeldOut], simulated: bool) -> Result<String> {
 
 fn form(name: FormName) -> Form {
     match name {
+        FormName::Auto => Form::Auto,
+        FormName::Shared => Form::Shared,
         FormName::Corrected => Form::Corrected,
         FormName::Physical => Form::Physical,
         FormName::Polynomial => Form::Polynomial,
     }
+}
+
+/// `power: 3/4 corrected, 1/4 shared`.
+fn mixed(what: &str, mix: &Mix) -> String {
+    let share = |weight: f64| match (weight * f64::from(STEPS)).round() as u8 {
+        STEPS => String::new(),
+        part => format!("{part}/{STEPS} "),
+    };
+    let forms: Vec<String> =
+        mix.iter().map(|(form, weight)| format!("{}{}", share(*weight), form.name())).collect();
+    format!("{what}: {}", forms.join(", "))
 }
 
 fn mapping(name: MappingName) -> Mapping {
@@ -167,6 +184,14 @@ fn text(file: &ModelFile, holdout: Option<&Quality>) -> String {
             percent(&errors.dynamic_power),
             percent(&errors.batch_time)
         );
+    }
+    for model in &file.models {
+        if let Surfaces::Auto(auto) = &model.surfaces {
+            let named =
+                [("batch time", &auto.batch_time), ("power", &auto.power), ("latency", &auto.latency)];
+            let _ =
+                writeln!(text, "{}: {}", model.name, named.map(|(what, mix)| mixed(what, mix)).join("; "));
+        }
     }
     for missing in &file.not_fitted {
         let _ = writeln!(text, "not fitted: {}: {}", missing.model, missing.reason);

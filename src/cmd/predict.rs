@@ -20,8 +20,8 @@ use crate::cli::pipeline::PredictArgs;
 use crate::output::{self, note};
 
 /// Figures that are predicted, each with `_low` and `_high`.
-const FIGURES: [&str; 4] =
-    ["pred_avg_power_draw", "pred_dynamic_power_draw", "pred_throughput", "pred_latency"];
+const FIGURES: [&str; 5] =
+    ["pred_avg_power_draw", "pred_dynamic_power_draw", "pred_throughput", "pred_latency", "pred_latency_p99"];
 /// What stands behind the figures.
 const MARKS: [&str; 2] = ["extrapolated", "simulated"];
 
@@ -60,7 +60,8 @@ pub fn run(args: &PredictArgs) -> Result<u8> {
     }
     let keys = ["model", "batch_size", columns.share.1, "frequency"];
     if args.json {
-        let points: Vec<Value> = answers.iter().map(|answer| object(&keys, answer)).collect();
+        let shown = shown(&answers);
+        let points: Vec<Value> = answers.iter().map(|answer| object(&keys, answer, shown)).collect();
         output::print_json(&json!({ "simulated": models.simulated, "points": points }))?;
     } else {
         output::print(&csv(&keys, &answers, models.simulated)?)?;
@@ -144,24 +145,32 @@ impl Columns {
 }
 
 impl Answer {
-    fn figures(&self) -> [Option<Interval>; 4] {
+    fn figures(&self) -> [Option<Interval>; 5] {
         let p = &self.prediction;
-        [p.avg_power_draw, p.dynamic_power_draw, Some(p.throughput), p.latency]
+        [p.avg_power_draw, p.dynamic_power_draw, Some(p.throughput), p.latency, p.latency_p99]
     }
 }
 
 fn csv(keys: &[&str; 4], answers: &[Answer], simulated: bool) -> Result<String> {
     let mut writer = WriterBuilder::new().from_writer(Vec::new());
-    let figures = FIGURES.iter().flat_map(|f| [(*f).to_owned(), format!("{f}_low"), format!("{f}_high")]);
+    let shown = shown(answers);
+    let figures =
+        FIGURES[..shown].iter().flat_map(|f| [(*f).to_owned(), format!("{f}_low"), format!("{f}_high")]);
     let marks = MARKS.map(str::to_owned);
     writer.write_record(keys.map(str::to_owned).into_iter().chain(figures).chain(marks))?;
     for answer in answers {
-        let figures = answer.figures();
+        let figures = &answer.figures()[..shown];
         let marks = [answer.prediction.extrapolated, simulated].map(|mark| mark.to_string());
         let cells = answer.keys.iter().cloned().chain(figures.iter().flat_map(three)).chain(marks);
         writer.write_record(cells)?;
     }
     Ok(String::from_utf8(writer.into_inner()?)?)
+}
+
+/// How many figures have columns: the last one only where a model knows it.
+fn shown(answers: &[Answer]) -> usize {
+    let all = FIGURES.len();
+    if answers.iter().any(|a| a.prediction.latency_p99.is_some()) { all } else { all - 1 }
 }
 
 /// A figure and its bounds; what is unknown is empty.
@@ -174,9 +183,9 @@ pub(super) fn three(interval: &Option<Interval>) -> [String; 3] {
 }
 
 /// The same columns as a JSON object; what is unknown is null.
-fn object(keys: &[&str; 4], answer: &Answer) -> Value {
+fn object(keys: &[&str; 4], answer: &Answer, shown: usize) -> Value {
     let mut object = where_it_is(keys, &answer.keys[0], &answer.point);
-    for (name, figure) in FIGURES.iter().zip(answer.figures()) {
+    for (name, figure) in FIGURES[..shown].iter().zip(answer.figures()) {
         insert(&mut object, name, figure);
     }
     object.insert(MARKS[0].into(), json!(answer.prediction.extrapolated));

@@ -11,13 +11,19 @@
 //!
 //! Source: the forms in `docs/fitting.md`; the ranges are assumptions, wide on purpose.
 
+use std::sync::LazyLock;
+
 use rand::rngs::ChaCha8Rng;
 
 use crate::point::Point;
 use crate::sample::{stream, unit};
 
 /// How many are imagined.
-const MODELS: usize = 200;
+pub(super) const MODELS: usize = 200;
+/// Their deviations are taken times this: a covariance 1.5 times theirs.
+fn widened() -> f64 {
+    (1.5 / MODELS as f64).sqrt()
+}
 
 /// One imagined model.
 struct Imagined {
@@ -41,17 +47,34 @@ struct Imagined {
 pub(super) struct Ensemble(Vec<Imagined>);
 
 impl Ensemble {
-    pub(super) fn new() -> Self {
-        let mut random = stream(1);
-        Self((0..MODELS).map(|_| Imagined::draw(&mut random)).collect())
+    /// The one there is.
+    pub(super) fn shared() -> &'static Self {
+        static ALL: LazyLock<Ensemble> = LazyLock::new(|| {
+            let mut random = stream(1);
+            Ensemble((0..MODELS).map(|_| Imagined::draw(&mut random)).collect())
+        });
+        &ALL
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.0.len()
+    /// Mean, and each model's scaled deviation from it, of ln(ms) and ln(W) at a point; `None` for a MIG instance that does not
+    /// exist.
+    pub(super) fn features(&self, point: &Point) -> Option<([f64; 2], Vec<[f64; 2]>)> {
+        let mut all = self.at(point)?;
+        let sum = all.iter().fold([0.0; 2], |sum, v| [sum[0] + v[0], sum[1] + v[1]]);
+        let mean = sum.map(|s| s / MODELS as f64);
+        let scale = widened();
+        all.iter_mut().for_each(|v| *v = [scale * (v[0] - mean[0]), scale * (v[1] - mean[1])]);
+        Some((mean, all))
+    }
+
+    /// Mean plus the weighted sum of the scaled deviations.
+    pub(super) fn weighted(&self, point: &Point, weights: &[f64]) -> Option<[f64; 2]> {
+        let (mean, all) = self.features(point)?;
+        Some(all.iter().zip(weights).fold(mean, |sum, (v, w)| [sum[0] + w * v[0], sum[1] + w * v[1]]))
     }
 
     /// ln(ms) and ln(W) of each at a point; `None` for a MIG instance that does not exist.
-    pub(super) fn at(&self, point: &Point) -> Option<Vec<[f64; 2]>> {
+    fn at(&self, point: &Point) -> Option<Vec<[f64; 2]>> {
         self.0.iter().map(|model| model.at(point)).collect()
     }
 }

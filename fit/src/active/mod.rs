@@ -7,7 +7,8 @@
 //!    ↓
 //! prior      the same after models that were measured
 //!    ↓
-//! Belief     after points of this model: estimates, expected error, the best next point
+//! Posterior  after points of this model, anywhere: the form `shared` ([`crate::shared`])
+//! Belief     the same over a grid: estimates, expected error, the best next point
 //! ```
 //!
 //! Rule: time of a batch and dynamic power are one Gaussian process over both, in logarithms, so each measured point tells
@@ -22,38 +23,43 @@
 //! Cases: points at the power cap tell their time only; a model without any power has only times, and the expected error of
 //! power stays what it was. Grids above [`MOST`] points are too large; take some of them.
 //!
-//! Not done: latency; a model file (fit the points with [`crate::models`]).
+//! Not done: latency ([`crate::shared`] has it).
 //!
 //! Source: Rasmussen and Williams, *Gaussian Processes for Machine Learning*, 2.2; choosing by the fall of the total variance:
 //! Cohn, Ghahramani and Jordan, "Active Learning with Statistical Models", JAIR 4 (1996), 129.
 
 mod ensemble;
+mod figures;
+mod function;
 mod kernel;
+mod normal;
+mod posterior;
 mod prior;
 
 use nalgebra::{DMatrix, DVector};
 
 use crate::base::BasePower;
 use crate::point::{Observation, Observations, Point};
-pub use prior::FEWEST;
+use crate::power::PowerOf;
+pub(crate) use figures::Figures;
+use figures::NOISE;
+pub use function::Function;
+use kernel::Places;
+pub(crate) use normal::quantile_of_normals;
+pub(crate) use posterior::Posterior;
+pub(crate) use prior::Expectation;
+pub use prior::{FEWEST, Known};
 
 /// Largest grid.
 pub const MOST: usize = 600;
-/// Noise of ln(time) and ln(dynamic power) of one measurement.
-const NOISE: [f64; 2] = [0.01, 0.02];
-/// Points above this share of the cap say only that power would be at least that.
-const AT_CAP: f64 = 0.985;
 /// Weight of the variance as it was expected, in figures seen.
 const EXPECTED_WEIGHT: f64 = 10.0;
-/// |x| of a standard normal variable is below this half of the time.
-const HALF: f64 = 0.674_49;
 
 /// What is believed of one model over a grid.
 #[derive(Clone, Debug)]
 pub struct Belief {
     grid: Vec<Point>,
-    base: Option<BasePower>,
-    cap_w: Option<f64>,
+    figures: Figures,
     mean: DVector<f64>,
     covariance: DMatrix<f64>,
     models: usize,
@@ -105,14 +111,16 @@ impl Belief {
         if grid.is_empty() || grid.len() > MOST {
             return None;
         }
-        let expected = prior::expect(grid, known, base, cap_w)?;
+        let figures = Figures { power: PowerOf::Dynamic, ..Figures::new(base, cap_w) };
+        let known: Vec<Known> = known.iter().filter_map(|model| Known::of(model, &figures)).collect();
+        let expected = Expectation::after(&known);
+        let places = Places::new(grid)?;
         Some(Self {
             grid: grid.to_vec(),
-            base: base.cloned(),
-            cap_w,
-            mean: expected.mean,
-            covariance: expected.covariance,
-            models: expected.models,
+            figures,
+            mean: expected.mean_on(&places),
+            covariance: expected.covariance_on(&places),
+            models: known.len(),
             measured: vec![false; grid.len()],
             surprise: (0.0, 0.0),
         })
@@ -127,7 +135,7 @@ impl Belief {
     pub fn see(&mut self, seen: &Observation) -> bool {
         let Some(place) = self.grid.iter().position(|p| same(p, &seen.point)) else { return false };
         self.measured[place] = true;
-        for (figure, value) in figures(seen, self.base.as_ref(), self.cap_w).into_iter().enumerate() {
+        for (figure, value) in self.figures.of(seen).into_iter().enumerate() {
             let Some(value) = value else { continue };
             let i = figure * self.grid.len() + place;
             let variance = self.covariance[(i, i)] + NOISE[figure] * NOISE[figure];
@@ -145,8 +153,8 @@ impl Belief {
     pub fn at(&self, place: usize) -> Option<Estimate> {
         let point = self.grid.get(place)?;
         let n = self.grid.len();
-        let base_w = self.base.as_ref().map(|b| b.at_w(point.frequency));
-        let most = self.cap_w.map_or(f64::INFINITY, |cap| (cap - base_w.unwrap_or(0.0)).max(0.0));
+        let base_w = self.figures.base.as_ref().map(|b| b.at_w(point.frequency));
+        let most = self.figures.cap_w.map_or(f64::INFINITY, |cap| (cap - base_w.unwrap_or(0.0)).max(0.0));
         let dynamic_w = self.mean[n + place].exp().min(most);
         let sd = |i: usize| (self.scale() * self.covariance[(i, i)].max(0.0)).sqrt();
         Some(Estimate {
@@ -168,7 +176,7 @@ impl Belief {
         let time = estimates.iter().map(|(_, e)| with_noise(e.batch_time_sd, 0)).collect::<Vec<_>>();
         let power =
             estimates.iter().map(|(share, e)| share * with_noise(e.dynamic_sd, 1)).collect::<Vec<_>>();
-        ExpectedError { batch_time: median_of_normals(&time), power: median_of_normals(&power) }
+        ExpectedError { batch_time: quantile_of_normals(&time, 0.5), power: quantile_of_normals(&power, 0.5) }
     }
 
     /// Of `left` (numbers in the grid, with the seconds that each takes), the one with the largest fall of variance per
@@ -211,43 +219,12 @@ impl Belief {
     }
 }
 
-/// ln(ms) and ln(W) of an observation, where it has them.
-fn figures(o: &Observation, base: Option<&BasePower>, cap_w: Option<f64>) -> [Option<f64>; 2] {
-    let base_w = base.map(|b| b.at_w(o.point.frequency));
-    let below = cap_w.is_none_or(|cap| o.average_w.is_none_or(|w| w < AT_CAP * cap));
-    let dynamic_w = o.dynamic_w.or_else(|| Some(o.average_w? - base_w?)).filter(|w| below && *w > 0.0);
-    [o.batch_time_ms().map(f64::ln), dynamic_w.map(f64::ln)]
-}
-
 fn same(a: &Point, b: &Point) -> bool {
     let shares = match (a.share, b.share) {
         (crate::point::Share::Sms(a), crate::point::Share::Sms(b)) => (a - b).abs() < 1e-6,
         (a, b) => a == b,
     };
     shares && a.batch == b.batch && a.frequency == b.frequency
-}
-
-/// Median of |x| over normal variables of mean 0 with these standard deviations, each equally often.
-fn median_of_normals(deviations: &[f64]) -> f64 {
-    let most = deviations.iter().copied().fold(0.0, f64::max);
-    let below = |x: f64| {
-        let sum: f64 = deviations.iter().map(|sd| if *sd > 0.0 { within(x / sd) } else { 1.0 }).sum();
-        sum / deviations.len().max(1) as f64
-    };
-    let (mut low, mut high) = (0.0, most * HALF);
-    for _ in 0..50 {
-        let middle = 0.5 * (low + high);
-        if below(middle) < 0.5 { low = middle } else { high = middle }
-    }
-    0.5 * (low + high)
-}
-
-/// How often |x| of a standard normal variable is below `z`: erf(z / √2), to 1.5e-7 (Abramowitz and Stegun 7.1.26).
-fn within(z: f64) -> f64 {
-    let x = z / std::f64::consts::SQRT_2;
-    let t = 1.0 / (1.0 + 0.327_591_1 * x);
-    let series = [0.254_829_592, -0.284_496_736, 1.421_413_741, -1.453_152_027, 1.061_405_429];
-    1.0 - series.iter().rev().fold(0.0, |sum, c| (sum + c) * t) * (-x * x).exp()
 }
 
 #[cfg(test)]

@@ -18,90 +18,110 @@
 
 use nalgebra::{DMatrix, DVector};
 
-use super::ensemble::Ensemble;
+use super::figures::{Figures, NOISE};
+use super::function::Function;
 use super::kernel::Places;
-use super::{NOISE, figures};
-use crate::base::BasePower;
 use crate::point::{Observations, Point};
 
-/// Known models have at least this many usable points.
+/// Known models have at least this many usable figures.
 pub const FEWEST: usize = 15;
 /// Points of a known model that are used; of more, evenly taken ones.
-const MOST: usize = 450;
+const MOST: usize = 240;
 /// Weight of the imagined models' mean, in models.
 const KAPPA: f64 = 0.3;
 /// Weight of their covariance, in models.
-const NU: f64 = 3.0;
+const NU: f64 = 2.0;
 
-/// Mean and covariance of a surface over a grid: ln(ms) at each point, then ln(W) at each.
-#[derive(Clone, Debug)]
-pub(super) struct Expectation {
-    pub(super) mean: DVector<f64>,
-    pub(super) covariance: DMatrix<f64>,
-    /// How many known models it rests on.
-    pub(super) models: usize,
+/// A model that was measured, as the process knows it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Known {
+    /// Its name.
+    pub model: String,
+    /// Where it was measured.
+    pub(crate) points: Vec<Point>,
+    surface: Function,
 }
 
-/// `None` if a point of the grid is of a MIG instance that does not exist.
-pub(super) fn expect(
-    grid: &[Point],
-    known: &[Observations],
-    base: Option<&BasePower>,
-    cap_w: Option<f64>,
-) -> Option<Expectation> {
-    let ensemble = Ensemble::new();
-    let places = Places::new(&ensemble, grid)?;
-    let alone = places.covariance(&places);
-    let surfaces: Vec<DVector<f64>> =
-        known.iter().filter_map(|model| surface(&ensemble, &places, model, base, cap_w)).collect();
-    let mean = places.mean();
-    if surfaces.is_empty() {
-        return Some(Expectation { mean: mean.clone(), covariance: alone, models: 0 });
-    }
-    let count = surfaces.len() as f64;
-    let centre = surfaces.iter().fold(DVector::zeros(mean.len()), |sum, y| sum + y) / count;
-    let mut covariance = NU * alone;
-    for y in &surfaces {
-        let apart = y - &centre;
-        covariance.ger(1.0, &apart, &apart, 1.0);
-    }
-    let shift = &centre - mean;
-    covariance.ger(KAPPA * count / (KAPPA + count), &shift, &shift, 1.0);
-    covariance /= NU + count - 1.0;
-    Some(Expectation {
-        mean: (KAPPA * mean + count * centre) / (KAPPA + count),
-        covariance,
-        models: surfaces.len(),
-    })
-}
-
-/// The surface of a known model at the places; `None` with too few points.
-fn surface(
-    ensemble: &Ensemble,
-    places: &Places,
-    model: &Observations,
-    base: Option<&BasePower>,
-    cap_w: Option<f64>,
-) -> Option<DVector<f64>> {
-    let step = model.points.len().div_ceil(MOST).max(1);
-    let seen: Vec<_> = model.points.iter().step_by(step).collect();
-    let points: Vec<Point> = seen.iter().map(|o| o.point).collect();
-    let there = Places::new(ensemble, &points)?;
-    let (mut rows, mut values, mut noises) = (vec![], vec![], vec![]);
-    for (i, observation) in seen.iter().enumerate() {
-        for (figure, value) in figures(observation, base, cap_w).into_iter().enumerate() {
-            let Some(value) = value else { continue };
-            let row = figure * points.len() + i;
-            rows.push(row);
-            values.push(value - there.mean()[row]);
-            noises.push(NOISE[figure] * NOISE[figure]);
+impl Known {
+    /// The surface of a model; `None` with too few points.
+    pub(crate) fn of(model: &Observations, figures: &Figures) -> Option<Self> {
+        let step = model.points.len().div_ceil(MOST).max(1);
+        let seen: Vec<_> = model.points.iter().step_by(step).collect();
+        let points: Vec<Point> = seen.iter().map(|o| o.point).collect();
+        let there = Places::new(&points)?;
+        let (mut rows, mut values, mut noises) = (vec![], vec![], vec![]);
+        for (i, observation) in seen.iter().enumerate() {
+            for (figure, value) in figures.of(observation).into_iter().enumerate() {
+                let Some(value) = value else { continue };
+                let row = figure * points.len() + i;
+                rows.push(row);
+                values.push(value - there.mean()[row]);
+                noises.push(NOISE[figure] * NOISE[figure]);
+            }
         }
+        if rows.len() < FEWEST {
+            return None;
+        }
+        let mut own = there.covariance(&there).select_rows(&rows).select_columns(&rows);
+        noises.iter().enumerate().for_each(|(i, noise)| own[(i, i)] += noise);
+        let solved = own.cholesky()?.solve(&DVector::from_vec(values));
+        let mut weights = DVector::zeros(2 * points.len());
+        rows.iter().zip(solved.iter()).for_each(|(row, w)| weights[*row] = *w);
+        Some(Self { model: model.model.clone(), surface: Function::of_weights(&there, &weights), points })
     }
-    if rows.len() < FEWEST {
-        return None;
+}
+
+/// What is expected of a surface: its mean, and the covariance around it.
+#[derive(Clone, Debug)]
+pub(crate) struct Expectation {
+    /// Without the imagined models' mean.
+    pub(super) mean: Function,
+    /// Directions in which the known models differed, scaled.
+    pub(super) ways: Vec<Function>,
+    /// What the covariance before any model was measured is multiplied with.
+    pub(super) own: f64,
+}
+
+impl Expectation {
+    /// After these models.
+    pub(crate) fn after<'a>(known: impl IntoIterator<Item = &'a Known>) -> Self {
+        let surfaces: Vec<&Function> = known.into_iter().map(|k| &k.surface).collect();
+        if surfaces.is_empty() {
+            return Self { mean: Function::zero(), ways: vec![], own: 1.0 };
+        }
+        let count = surfaces.len() as f64;
+        let mut centre = Function::zero();
+        surfaces.iter().for_each(|surface| centre.add(1.0 / count, surface));
+        let weight = NU + count - 1.0;
+        let scaled = |from: &Function, minus: Option<&Function>, factor: f64| {
+            let mut way = Function::zero();
+            way.add(factor.sqrt(), from);
+            minus.iter().for_each(|minus| way.add(-factor.sqrt(), minus));
+            way
+        };
+        let mut ways: Vec<Function> =
+            surfaces.iter().map(|surface| scaled(surface, Some(&centre), 1.0 / weight)).collect();
+        // The imagined models' mean lies where all weights are 0.
+        ways.push(scaled(&centre, None, KAPPA * count / (KAPPA + count) / weight));
+        let mut mean = Function::zero();
+        mean.add(count / (KAPPA + count), &centre);
+        Self { mean, ways, own: NU / weight }
     }
-    let mut own = there.covariance(&there).select_rows(&rows).select_columns(&rows);
-    noises.iter().enumerate().for_each(|(i, noise)| own[(i, i)] += noise);
-    let weights = own.cholesky()?.solve(&DVector::from_vec(values));
-    Some(places.mean() + places.covariance(&there).select_columns(&rows) * weights)
+
+    /// Mean at places: ln(ms) at each point, then ln(W) at each.
+    pub(super) fn mean_on(&self, places: &Places) -> DVector<f64> {
+        places.mean() + self.mean.on(places)
+    }
+
+    /// The ways at places, one a column.
+    pub(super) fn ways_on(&self, places: &Places) -> DMatrix<f64> {
+        let columns: Vec<DVector<f64>> = self.ways.iter().map(|way| way.on(places)).collect();
+        if columns.is_empty() { DMatrix::zeros(2 * places.len(), 0) } else { DMatrix::from_columns(&columns) }
+    }
+
+    /// Covariance among places.
+    pub(super) fn covariance_on(&self, places: &Places) -> DMatrix<f64> {
+        let ways = self.ways_on(places);
+        self.own * places.covariance(places) + &ways * ways.transpose()
+    }
 }

@@ -26,12 +26,19 @@ fn observed(point: Point, bulk: f64, launch: f64) -> Observation {
         dynamic_w: Some(dynamic_w),
         throughput: Some(1e3 * point.batch_items() / ms),
         latency_ms: None,
+        tail: None,
     }
 }
 
 fn model(bulk: f64, launch: f64) -> Observations {
     let points = grid().into_iter().map(|p| observed(p, bulk, launch)).collect();
-    Observations { model: format!("{bulk} {launch}"), points, dropped: vec![], dynamic_refused: None }
+    Observations {
+        model: format!("{bulk} {launch}"),
+        points,
+        dropped: vec![],
+        remarks: vec![],
+        dynamic_refused: None,
+    }
 }
 
 /// Measures `count` points by choice; gives their numbers.
@@ -123,12 +130,4 @@ fn what_cannot_be_believed_is_none() {
     assert!(!belief.see(&observed(grid()[20], 1.0, 1.0)));
     assert_eq!(belief.at(0).unwrap().average_w, None);
     assert!(belief.at(3).is_none());
-}
-
-#[test]
-fn the_median_over_normal_variables_is_known_for_equal_ones() {
-    assert!((median_of_normals(&[0.1; 7]) - 0.067_449).abs() < 1e-5);
-    assert!((within(1.0) - 0.682_689).abs() < 1e-5);
-    let mixed = median_of_normals(&[0.01, 0.1]);
-    assert!(mixed > 0.0067 && mixed < 0.067, "{mixed}");
 }
