@@ -88,6 +88,36 @@ fn enertune_refuses_mps_with_the_reason() {
 }
 
 #[test]
+fn rates_above_any_one_instance_are_divided_or_refused() {
+    let (mut workload, rows) = synthetic::workload(3);
+    workload.models.iter_mut().for_each(|model| model.rate_rps *= 20.0);
+    let base = synthetic::base();
+    let ask = Ask::new(&workload, &rows, &base, Objective::Power);
+    assert!(matches!(Problem::new(&ask), Err(ProblemError::Infeasible(_))));
+    let problem = Problem::new(&Ask { split: true, ..ask }).unwrap();
+    for policy in POLICIES {
+        match place(&problem, policy.name()) {
+            Ok(plan) => assert!(policy.splits() && check(&problem, &plan).is_empty()),
+            Err(PlaceError::NoConfiguration { why, .. }) => {
+                assert!(!policy.splits() && why.contains("`m0`"), "{why}");
+            }
+            Err(other) => panic!("{}: {other}", policy.name()),
+        }
+    }
+}
+
+#[test]
+fn parvagpu_names_the_model_whose_slo_leaves_no_time_to_wait() {
+    let (mut workload, rows) = synthetic::workload(2);
+    let of = rows.iter().filter(|r| r.model == "m1").filter_map(|r| r.latency);
+    workload.models[1].latency_slo_ms = of.fold(f64::INFINITY, f64::min) * 2.0;
+    let base = synthetic::base();
+    let ask = Ask { split: true, ..Ask::new(&workload, &rows, &base, Objective::Power) };
+    let error = place(&Problem::new(&ask).unwrap(), "parvagpu").unwrap_err().to_string();
+    assert!(error.contains("`m1`: a batch must take less than 45 % of its SLO"), "{error}");
+}
+
+#[test]
 fn the_whole_gpu_is_given_only_where_nothing_less_serves() {
     let (mut workload, rows) = synthetic::workload(1);
     let most = |slices: i32| {
@@ -191,6 +221,13 @@ fn a_thousand_random_workloads_have_a_sound_plan_or_a_named_reason() {
         match Problem::new(&ask) {
             Ok(problem) => match place(&problem, "enertune") {
                 Ok(plan) => {
+                    for policy in POLICIES {
+                        match place(&problem, policy.name()) {
+                            Ok(plan) => assert_eq!(check(&problem, &plan), []),
+                            Err(PlaceError::TooFewGpus { .. } | PlaceError::NoConfiguration { .. }) => {}
+                            Err(other) => panic!("{other}"),
+                        }
+                    }
                     assert_eq!(check(&problem, &plan), []);
                     planned += 1;
                 }
