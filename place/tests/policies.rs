@@ -88,6 +88,29 @@ fn enertune_refuses_mps_with_the_reason() {
 }
 
 #[test]
+fn fgd_fills_gpus_with_shares_of_both_kinds() {
+    let (mut workload, mut rows) = synthetic::workload(6);
+    let base = synthetic::base();
+    for sharing in [Sharing::Mig, Sharing::Mps] {
+        if sharing == Sharing::Mps {
+            rows.iter_mut().for_each(|r| r.mig_slices = None);
+        }
+        workload.cluster.sharing = Some(sharing);
+        let problem = Problem::new(&Ask::new(&workload, &rows, &base, Objective::Power)).unwrap();
+        let plan = place(&problem, "fgd").unwrap();
+        let top = problem.clocks.last().unwrap().0;
+        let share = |p: &gpumon_place::plan::Partition| match (p.slices, p.share_pct) {
+            (Some(slices), _) => f64::from(slices) / 7.0,
+            (None, pct) => pct.unwrap() / 100.0,
+        };
+        let asked: f64 = plan.gpus.iter().flat_map(|g| &g.partitions).map(share).sum();
+        eprintln!("{sharing:?}: {asked:.3} GPUs asked for, {} taken", plan.gpus.len());
+        assert!(plan.gpus.iter().all(|g| g.frequency_mhz == top));
+        assert!(plan.gpus.len() < 6 && plan.gpus.len() as f64 >= asked - 1e-6);
+    }
+}
+
+#[test]
 fn rates_above_any_one_instance_are_divided_or_refused() {
     let (mut workload, rows) = synthetic::workload(3);
     workload.models.iter_mut().for_each(|model| model.rate_rps *= 20.0);

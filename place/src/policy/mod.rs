@@ -5,6 +5,7 @@
 
 pub mod dedicated;
 pub mod enertune;
+pub mod fgd;
 mod pack;
 pub mod parvagpu;
 
@@ -31,7 +32,7 @@ pub trait Policy: Sync {
 
 /// Every system.
 pub const POLICIES: &[&dyn Policy] =
-    &[&enertune::EnerTune::WHOLE, &parvagpu::ParvaGpu, &dedicated::Dedicated];
+    &[&enertune::EnerTune::WHOLE, &parvagpu::ParvaGpu, &fgd::Fgd::PUBLISHED, &dedicated::Dedicated];
 
 /// Why there is no plan.
 #[derive(Debug, thiserror::Error, PartialEq)]
