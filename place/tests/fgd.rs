@@ -14,6 +14,8 @@ use gpumon_place::policy::fgd::cluster::{Milli, Node, Task};
 use gpumon_place::policy::fgd::fragmentation::Expected;
 use gpumon_place::policy::fgd::scheduler::{Scheduler, Scorer};
 
+/// Node and GPUs.
+type At = (String, Vec<usize>);
 type Table = Vec<BTreeMap<String, String>>;
 
 fn table(path: &Path) -> Table {
@@ -30,8 +32,8 @@ struct Trace {
     names: Vec<String>,
     /// The tasks of the trace, by name.
     tasks: HashMap<String, Task<u32>>,
-    /// Task, node and GPUs in the order of arrival; no node for a task that failed.
-    published: Vec<(String, Option<(String, Vec<usize>)>)>,
+    /// Tasks in the order of arrival, and where each went; nowhere if it failed.
+    published: Vec<(String, Option<At>)>,
 }
 
 impl Trace {
@@ -41,7 +43,7 @@ impl Trace {
         let mut published = Vec::new();
         for line in text.lines() {
             let cells: Vec<&str> = line.split(',').collect();
-            let [task, node, gpus] = cells[..] else { panic!("{line}") };
+            let (task, node, gpus) = (cells[0], cells[1], cells[2]);
             let bound =
                 node.split_once('-').filter(|(prefix, _)| !prefix.is_empty()).map(|(prefix, name)| {
                     prefixes.insert(name, prefix);

@@ -10,7 +10,7 @@
 //! made to sum to 1.
 //! Cases: tasks without GPUs are classes too; memory is not looked at.
 //! The published scorer turns on the last digit of these sums, so they are added up in the published order: per cause, then
-//! over the causes ([`Cause`]).
+//! over the causes (`Cause`).
 //! Not done: learning the workload while tasks arrive.
 //!
 //! Source: FGD (ATC'23), section 4, and its published code for the order.
