@@ -44,7 +44,7 @@ pub fn from_models(
         let before = rows.len();
         for share in shares(model, sharing) {
             for (&batch, &mhz) in batches.iter().flat_map(|b| clocks.iter().map(move |c| (b, c))) {
-                let point = Point { batch, share, frequency: Megahertz(mhz) };
+                let point = Point { batch, share, frequency: Megahertz(mhz), processes: 1 };
                 if model.ranges.contain(&point) {
                     rows.extend(predicted(models, &wanted.name, &point)?);
                 }
