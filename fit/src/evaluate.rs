@@ -218,9 +218,11 @@ fn draw(seen: &Observations, protocol: &Protocol, seed: u64) -> Result<Vec<usize
         return Ok(Vec::new());
     }
     if seen.points.iter().any(|o| o.point.processes > 1) {
-        let with_processes = seen.points.iter().zip(coordinates).map(|(o, [share, mhz, batch])| {
-            [share, mhz, batch, o.point.processes_count()]
-        });
+        let with_processes = seen
+            .points
+            .iter()
+            .zip(coordinates)
+            .map(|(o, [share, mhz, batch])| [share, mhz, batch, o.point.processes_count()]);
         return sample(&with_processes.collect::<Vec<_>>(), protocol.mapping, protocol.fraction, seed);
     }
     sample(&coordinates, protocol.mapping, protocol.fraction, seed)

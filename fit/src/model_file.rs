@@ -50,7 +50,11 @@ impl ModelFile {
     /// The file of what was fitted with `options`.
     pub fn new(fitted: Fitted, options: &FitOptions) -> Self {
         Self {
-            schema: if fitted.models.iter().all(|m| m.ranges.processes[1] <= 1) { ONE_PROCESS } else { SCHEMA },
+            schema: if fitted.models.iter().all(|m| m.ranges.processes[1] <= 1) {
+                ONE_PROCESS
+            } else {
+                SCHEMA
+            },
             gpumon_version: env!("CARGO_PKG_VERSION").to_owned(),
             gpu_name: fitted.gpu_name,
             simulated: options.simulated,

@@ -364,7 +364,12 @@ impl Ranges {
     pub(crate) fn are_sound(&self) -> bool {
         let span = |[low, high]: [u32; 2]| low > 0 && low <= high;
         let [low, high] = self.share;
-        span(self.frequency_mhz) && span(self.batch) && span(self.processes) && low > 0.0 && low <= high && high <= 1.0 + 1e-9
+        span(self.frequency_mhz)
+            && span(self.batch)
+            && span(self.processes)
+            && low > 0.0
+            && low <= high
+            && high <= 1.0 + 1e-9
     }
 
     /// Whether a point lies within the span and its kind of share was measured.

@@ -110,7 +110,8 @@ impl Physical {
         let power_w = self.power.as_ref().map(|p| (p.of, factor * p.at_w(point, batch_time_ms)));
         let (average_w, dynamic_w) = power::both_w(power_w, base_w, self.cap_w);
         let tail = self.latency_residual.as_ref().map_or(Some(1.0), |r| r.factor(point))?;
-        let latency_ms = self.latency_factor.map(|factor| factor * tail * (point.processes_count() * batch_time_ms));
+        let latency_ms =
+            self.latency_factor.map(|factor| factor * tail * (point.processes_count() * batch_time_ms));
         Some(Central { average_w, dynamic_w, batch_time_ms, latency_ms })
     }
 

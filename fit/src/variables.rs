@@ -42,7 +42,8 @@ pub(crate) mod places {
     use super::*;
 
     pub(crate) fn serialize<S: Serializer>(places: &[Variables], to: S) -> Result<S::Ok, S::Error> {
-        let shown = if places.iter().all(|p| p[WITHOUT_PROCESSES] == 0.0) { WITHOUT_PROCESSES } else { COUNT };
+        let shown =
+            if places.iter().all(|p| p[WITHOUT_PROCESSES] == 0.0) { WITHOUT_PROCESSES } else { COUNT };
         to.collect_seq(places.iter().map(|place| &place[..shown]))
     }
 

@@ -110,7 +110,12 @@ mod tests {
         let rows = [row(1, 0.25, 10.0, Some(2.0)), row(4, 0.25, 20.0, Some(6.0)), row(4, 1.0, 80.0, None)];
         let all = Activity::of_rows(&["a".into(), "b".into()], &rows);
         assert_eq!(all.len(), 1, "`b` has no rows");
-        let at = |batch, share| Point { batch, share: Share::Sms(share), frequency: Megahertz(1000), processes: 1 };
+        let at = |batch, share| Point {
+            batch,
+            share: Share::Sms(share),
+            frequency: Megahertz(1000),
+            processes: 1,
+        };
         assert!((all[0].sm_util(&at(4, 1.0)).unwrap() - 0.8).abs() < 1e-6);
         assert!((all[0].dram_util(&at(2, 0.25)).unwrap() - 0.04).abs() < 1e-6);
         let between = all[0].sm_util(&at(2, 0.25)).unwrap();
