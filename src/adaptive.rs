@@ -160,7 +160,7 @@ fn to_fit(point: &space::Point) -> Point {
         gpumon_core::share::Share::Mig(slices) => Share::Slices(slices),
         other => Share::Sms(other.fraction()),
     };
-    Point { batch: point.batch, share, frequency: point.clock }
+    Point { batch: point.batch, share, frequency: point.clock, processes: 1 }
 }
 
 #[cfg(test)]

@@ -240,6 +240,41 @@ fn predictions_say_where_they_are_extrapolated() {
 }
 
 #[test]
+fn points_may_have_several_processes_in_a_share() {
+    let desk = Desk::new();
+    let mut profile = String::from("Mig instance,Batch size,Workload Number,Throughput,Latency\n");
+    for (slices, batch, n) in [1, 2, 3, 4, 7].iter().flat_map(|s| {
+        [1, 4, 16].iter().flat_map(move |b| [1, 2, 3].iter().map(move |n| (f64::from(*s), f64::from(*b), *n)))
+    }) {
+        let n = f64::from(n);
+        let own_s = n * ((3e-3 / n).powi(3) + (1e-3 * batch / slices).powi(3)).cbrt();
+        profile += &format!("{slices},{batch},{n},{},{own_s:.3}\n", batch / own_s);
+    }
+    desk.write("parva.csv", &profile);
+    let (text, notices) = desk.works("fit parva.csv -o n.json --form physical --held-out out.csv");
+    assert!(!format!("{text}{notices}").contains("processes"), "{text}{notices}");
+    assert!(desk.read("out.csv").starts_with("model,batch_size,mig_slices,share,frequency,processes,"));
+    let head = "model,batch_size,mig_slices,frequency,processes\n";
+    desk.write("p.csv", &format!("{head}parva,4,2,1410,\nparva,4,2,1410,3\nparva,4,2,1410,9\n"));
+    let (text, notices) = desk.works("predict n.json --points p.csv");
+    let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split(',').collect()).collect();
+    assert_eq!((rows[0][4], rows[1][4], rows[2][4]), ("processes", "1", "3"));
+    assert!(notices.contains("1 of 3 points lie outside"), "{notices}");
+    let (text, _) = desk.works("predict n.json --points p.csv --json");
+    let json: Value = serde_json::from_str(&text).unwrap();
+    let of = |i: usize, figure: &str| json["points"][i][figure].as_f64().unwrap();
+    assert_eq!(json["points"][1]["processes"], 3);
+    assert!(of(1, "pred_throughput") > 1.2 * of(0, "pred_throughput"));
+    assert!(of(1, "pred_latency") > 1.2 * of(0, "pred_latency"));
+    desk.write("bad.csv", &format!("{head}parva,4,2,1410,0\n"));
+    desk.fails("predict n.json --points bad.csv", "`processes` is `0`");
+    desk.write("set.csv", &format!("set,{head}1,parva,4,2,1410,2\n"));
+    desk.fails("predict n.json --points set.csv --together", "one process each");
+    desk.write("none.csv", "model,batch_size,mig_slices,frequency,processes\nparva,4,2,1410,\n");
+    assert!(!desk.works("predict n.json --points none.csv").0.contains("processes"));
+}
+
+#[test]
 fn one_document_on_standard_output_or_none() {
     let desk = Desk::new();
     let (text, _) = desk.works("place -w w.toml --profile mig.csv --base-power base.csv --json -o p.json");

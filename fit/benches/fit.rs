@@ -44,7 +44,7 @@ fn rows() -> Vec<ProfileRow> {
 fn predict(c: &mut Criterion) {
     let rows = rows();
     let some: Vec<ProfileRow> = rows.iter().filter(|r| r.model == "m3").cloned().collect();
-    let point = Point { batch: 6, share: Share::Slices(3), frequency: Megahertz(1000) };
+    let point = Point { batch: 6, share: Share::Slices(3), frequency: Megahertz(1000), processes: 1 };
     for form in Form::ALL {
         let options = FitOptions { form, cap_w: Some(300.0), ..FitOptions::default() };
         let fitted = fit_models(&some, &options).unwrap();

@@ -1,12 +1,15 @@
 //! The time of one batch: launching or computing, whichever takes longer.
 //!
-//! Rule, with b items, f in GHz, s the share of the SMs and m the share of the memory slices:
+//! Rule, with b items, f in GHz, s the share of the SMs, m the share of the memory slices and n processes in the share:
 //!
 //! ```text
-//! floor = l₀ + l₁/f                                                       launching kernels, whatever the batch
-//! work  = c₀ + c₁/f + c₂ b/f + c₃/(s f) + c₄ b/(s f) + c₅/m + c₆ b/m + c₇ b
+//! floor = (l₀ + l₁/f) / n                                                 launching kernels, whatever the batch
+//! work  = (c₀ + c₁/f + c₂ b/f + c₇ b) / n + c₃/(s f) + c₄ b/(s f) + c₅/m + c₆ b/m
 //! time  = (floorᵖ + workᵖ)^(1/p)                                          smooth maximum
 //! ```
+//!
+//! Time is that from one batch's end to the next one's, whichever process they are of. SMs and memory are shared by the processes; what
+//! occupies neither (the host, copies, kernels too small for the share) happens in all of them at once.
 //!
 //! All coefficients are ≥ 0 and minimise the sum of squared relative errors. For a given p the time is homogeneous of
 //! degree 1 in the coefficients, so each damped Gauss–Newton step is a non-negative least-squares problem; p is the
@@ -71,7 +74,9 @@ pub struct BatchTime {
 /// The terms at a point: eight of the work, two of the floor.
 fn terms(point: &Point) -> Option<[f64; TERMS]> {
     let (b, f, s, m) = (point.batch_items(), point.ghz(), point.share.sms(), point.share.memory()?);
-    Some([1.0, 1.0 / f, b / f, 1.0 / (s * f), b / (s * f), 1.0 / m, b / m, b, 1.0, 1.0 / f])
+    let n = point.processes_count();
+    let (once, cycle, item) = (1.0 / n, 1.0 / f / n, b / n);
+    Some([once, cycle, b / f / n, 1.0 / (s * f), b / (s * f), 1.0 / m, b / m, item, once, cycle])
 }
 
 /// Work, floor and time for coefficients.
@@ -239,6 +244,7 @@ pub(crate) mod tests {
                     batch,
                     share: Share::Slices(slices),
                     frequency: Megahertz(mhz),
+                    processes: 1,
                 }));
             }
         }

@@ -217,6 +217,14 @@ fn draw(seen: &Observations, protocol: &Protocol, seed: u64) -> Result<Vec<usize
     if coordinates.is_empty() {
         return Ok(Vec::new());
     }
+    if seen.points.iter().any(|o| o.point.processes > 1) {
+        let with_processes = seen
+            .points
+            .iter()
+            .zip(coordinates)
+            .map(|(o, [share, mhz, batch])| [share, mhz, batch, o.point.processes_count()]);
+        return sample(&with_processes.collect::<Vec<_>>(), protocol.mapping, protocol.fraction, seed);
+    }
     sample(&coordinates, protocol.mapping, protocol.fraction, seed)
 }
 

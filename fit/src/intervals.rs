@@ -113,18 +113,22 @@ impl Process {
 
 /// Points that a model may be asked at: its own levels in all combinations, and where others were measured within its ranges.
 fn asked(seen: &Observations, others: &[Point]) -> Vec<Point> {
-    let key = |p: &Point| (p.batch, (p.share.sms() * 1e6).round() as u64, p.share.is_slices(), p.frequency.0);
+    let share = |p: &Point| ((p.share.sms() * 1e6).round() as u64, p.share.is_slices());
+    let key = |p: &Point| (p.batch, share(p), p.frequency.0, p.processes);
     let own: Vec<Point> = seen.points.iter().map(|o| o.point).collect();
     let measured: BTreeSet<_> = own.iter().map(key).collect();
     let mut shares = own.clone();
-    shares.sort_by_key(|p| (key(p).1, key(p).2));
-    shares.dedup_by_key(|p| (key(p).1, key(p).2));
+    shares.sort_by_key(share);
+    shares.dedup_by_key(|p| share(p));
     let batches: BTreeSet<u32> = own.iter().map(|p| p.batch).collect();
     let clocks: BTreeSet<_> = own.iter().map(|p| p.frequency).collect();
+    let processes: BTreeSet<u32> = own.iter().map(|p| p.processes).collect();
     let mut all: Vec<Point> = Vec::new();
     for share in shares.iter().map(|p| p.share) {
         for &batch in &batches {
-            all.extend(clocks.iter().map(|&frequency| Point { batch, share, frequency }));
+            for &frequency in &clocks {
+                all.extend(processes.iter().map(|&processes| Point { batch, share, frequency, processes }));
+            }
         }
     }
     let ranges = Ranges::of(seen);

@@ -38,3 +38,4 @@ pub mod shared;
 pub mod surface;
 pub mod tail;
 mod validate;
+pub mod variables;

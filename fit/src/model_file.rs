@@ -19,8 +19,10 @@ use crate::fit::Form;
 use crate::models::{FitOptions, Fitted, Model, NotFitted};
 use crate::tail::Tail;
 
-/// The schema that this version writes, and the newest it reads.
-pub const SCHEMA: u64 = 1;
+/// The newest schema that this version knows: some model was fitted on several processes in a share.
+pub const SCHEMA: u64 = 2;
+/// The schema of files without such models, which older versions read.
+const ONE_PROCESS: u64 = 1;
 
 /// A model file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -48,7 +50,11 @@ impl ModelFile {
     /// The file of what was fitted with `options`.
     pub fn new(fitted: Fitted, options: &FitOptions) -> Self {
         Self {
-            schema: SCHEMA,
+            schema: if fitted.models.iter().all(|m| m.ranges.processes[1] <= 1) {
+                ONE_PROCESS
+            } else {
+                SCHEMA
+            },
             gpumon_version: env!("CARGO_PKG_VERSION").to_owned(),
             gpu_name: fitted.gpu_name,
             simulated: options.simulated,

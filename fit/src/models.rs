@@ -78,10 +78,21 @@ pub struct Ranges {
     pub batch: [u32; 2],
     /// Smallest and largest share of the SMs, 0 to 1.
     pub share: [f64; 2],
+    /// Fewest and most processes in a share; absent where there was one only.
+    #[serde(default = "one_process", skip_serializing_if = "is_one_process")]
+    pub processes: [u32; 2],
     /// Whether MIG instances were measured.
     pub mig: bool,
     /// Whether shares with all of the memory were measured (MPS, green contexts).
     pub sms: bool,
+}
+
+fn one_process() -> [u32; 2] {
+    [1, 1]
+}
+
+fn is_one_process(processes: &[u32; 2]) -> bool {
+    *processes == one_process()
 }
 
 /// The rows of a fit.
@@ -342,6 +353,7 @@ impl Ranges {
         Self {
             frequency_mhz: span(|p| p.frequency.0),
             batch: span(|p| p.batch),
+            processes: span(|p| p.processes),
             share: [shares().fold(1.0, f64::min), shares().fold(0.0, f64::max)],
             mig: points().any(|p| matches!(p.share, Share::Slices(_))),
             sms: points().any(|p| matches!(p.share, Share::Sms(_))),
@@ -352,7 +364,12 @@ impl Ranges {
     pub(crate) fn are_sound(&self) -> bool {
         let span = |[low, high]: [u32; 2]| low > 0 && low <= high;
         let [low, high] = self.share;
-        span(self.frequency_mhz) && span(self.batch) && low > 0.0 && low <= high && high <= 1.0 + 1e-9
+        span(self.frequency_mhz)
+            && span(self.batch)
+            && span(self.processes)
+            && low > 0.0
+            && low <= high
+            && high <= 1.0 + 1e-9
     }
 
     /// Whether a point lies within the span and its kind of share was measured.
@@ -365,6 +382,7 @@ impl Ranges {
         let share = point.share.sms();
         kind && within(self.frequency_mhz, point.frequency.0)
             && within(self.batch, point.batch)
+            && within(self.processes, point.processes)
             && share >= self.share[0] - 1e-9
             && share <= self.share[1] + 1e-9
     }

@@ -70,13 +70,14 @@ impl Physical {
             .filter(BatchTime::is_sound)
             .ok_or_else(|| no_solution("time of a batch"))?;
         let mut factors: Vec<f64> =
-            seen.points.iter().filter_map(|o| Some(o.latency_ms? / o.batch_time_ms()?)).collect();
+            seen.points.iter().filter_map(|o| Some(o.latency_ms? / o.own_time_ms()?)).collect();
         let latency_factor = (!factors.is_empty()).then(|| median(&mut factors));
         let time_residual = if corrected { time_residual(&times, &batch_time) } else { None };
         let time_at = |point: &Point| corrected_time(point, &batch_time, time_residual.as_ref());
         let latency_residual = latency_factor.filter(|_| corrected).and_then(|factor| {
+            let own_ms = |point: &Point| Some(point.processes_count() * time_at(point)?);
             let ratio =
-                |o: &Observation| Some((o.point, (o.latency_ms? / (factor * time_at(&o.point)?)).ln()));
+                |o: &Observation| Some((o.point, (o.latency_ms? / (factor * own_ms(&o.point)?)).ln()));
             Residual::fit(&seen.points.iter().filter_map(ratio).collect::<Vec<_>>())
         });
         let of = if base.is_some() { PowerOf::Dynamic } else { PowerOf::Average };
@@ -109,7 +110,8 @@ impl Physical {
         let power_w = self.power.as_ref().map(|p| (p.of, factor * p.at_w(point, batch_time_ms)));
         let (average_w, dynamic_w) = power::both_w(power_w, base_w, self.cap_w);
         let tail = self.latency_residual.as_ref().map_or(Some(1.0), |r| r.factor(point))?;
-        let latency_ms = self.latency_factor.map(|factor| factor * tail * batch_time_ms);
+        let latency_ms =
+            self.latency_factor.map(|factor| factor * tail * (point.processes_count() * batch_time_ms));
         Some(Central { average_w, dynamic_w, batch_time_ms, latency_ms })
     }
 

@@ -11,7 +11,8 @@
 //! contexts have all of the memory (m = 1). A row may lack a figure: it then serves the other figures only. A
 //! dynamic power that equals the average in most rows was never separated from the base, so it is refused.
 //!
-//! Not done: several processes of one model in a share; their rows are left out.
+//! Several processes of one model in a share are one more coordinate of a point (1 where a row does not say): throughput is that of all
+//! of them together, latency that of a batch in one of them.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -69,6 +70,8 @@ pub struct Point {
     pub share: Share,
     /// SM clock.
     pub frequency: Megahertz,
+    /// Processes that serve the model together in this share, at least 1.
+    pub processes: u32,
 }
 
 impl Point {
@@ -82,11 +85,16 @@ impl Point {
             None => return Err("share"),
         };
         share.memory().ok_or("mig_slices")?;
-        Ok(Self { batch, share, frequency: Megahertz(mhz) })
+        let processes = row.processes.map_or(Some(1), |n| u32::try_from(n).ok().filter(|n| *n > 0));
+        Ok(Self { batch, share, frequency: Megahertz(mhz), processes: processes.ok_or("processes")? })
     }
 
     pub(crate) fn batch_items(&self) -> f64 {
         f64::from(self.batch)
+    }
+
+    pub(crate) fn processes_count(&self) -> f64 {
+        f64::from(self.processes)
     }
 
     pub(crate) fn ghz(&self) -> f64 {
@@ -117,9 +125,14 @@ pub struct Observation {
 }
 
 impl Observation {
-    /// Time of one batch, ms: batch / throughput.
+    /// Time of one batch, ms: batch / throughput. Of several processes it is the time from one batch's end to the next one's.
     pub fn batch_time_ms(&self) -> Option<f64> {
         self.throughput.map(|t| 1e3 * self.point.batch_items() / t)
+    }
+
+    /// Time of one batch in one of the processes, ms.
+    pub(crate) fn own_time_ms(&self) -> Option<f64> {
+        Some(self.point.processes_count() * self.batch_time_ms()?)
     }
 }
 
@@ -167,9 +180,6 @@ fn usable(row: &ProfileRow) -> Result<Usable<'_>, String> {
     if !row.valid {
         return Err("marked invalid".into());
     }
-    if row.processes.is_some_and(|n| n > 1) {
-        return Err("several processes".into());
-    }
     let mut point = Point::of(row).map_err(|column| format!("`{column}` out of range"))?;
     if !PLAUSIBLE_MHZ.contains(&row.frequency) {
         return Err("`frequency` is no SM clock in MHz; look at its unit".into());
@@ -203,7 +213,7 @@ impl Observations {
                     throttled += usize::from(usable.throttled);
                     let point = usable.point;
                     let share = (point.share.sms() * 1e6).round() as i64;
-                    let key = (point.batch, share, point.share.is_slices(), point.frequency);
+                    let key = (point.batch, share, point.share.is_slices(), point.frequency, point.processes);
                     groups.entry(key).or_insert_with(|| (point, Vec::new())).1.push(usable);
                 }
                 Err(reason) => *dropped.entry(reason).or_default() += 1,
@@ -277,7 +287,7 @@ fn remarks(points: &[Observation], limited: usize, throttled: usize) -> Vec<Stri
              were reached"
         ));
     }
-    let ratio = |o: &Observation| Some(o.latency_ms? / o.batch_time_ms()?);
+    let ratio = |o: &Observation| Some(o.latency_ms? / o.own_time_ms()?);
     let mut ratios: Vec<f64> = points.iter().filter_map(ratio).collect();
     let ratio = median(&mut ratios);
     let said = match ratio {
@@ -319,7 +329,7 @@ mod tests {
         rows[1].throughput = Some(f64::NAN);
         rows[1].avg_power_draw = Some(-5.0);
         rows.push(ProfileRow { valid: false, ..row(16, 1, 210) });
-        rows.push(ProfileRow { processes: Some(3), ..row(16, 1, 210) });
+        rows.push(ProfileRow { processes: Some(0), ..row(16, 1, 210) });
         let seen = Observations::of("m", &rows);
         assert_eq!(seen.points.len(), 2);
         assert_eq!((seen.points[1].throughput, seen.points[1].average_w), (None, None));
@@ -329,7 +339,7 @@ mod tests {
             "1 × `mig_slices`",
             "1 × `frequency`",
             "invalid",
-            "processes",
+            "`processes`",
             "`throughput`",
         ] {
             assert!(text.contains(reason), "{text}");

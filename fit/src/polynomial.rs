@@ -1,7 +1,8 @@
 //! The published form: a polynomial of degree 3 in clock, batch and share for each figure.
 //!
 //! Rule: ordinary least squares on average power (W), throughput (items/s), latency (ms) and dynamic power (W), each on
-//! its own, over clock in MHz, batch and share of the SMs. Time of a batch is batch / throughput.
+//! its own, over clock in MHz, batch and share of the SMs, and over the processes in a share where their number differs. Time of a batch is
+//! batch / throughput.
 //!
 //! Cases: a variable with n distinct values enters with powers up to n − 1. A throughput that the polynomial puts at
 //! or below zero counts as the smallest one of the fit, powers and latencies likewise: a polynomial knows no sign.
@@ -20,7 +21,9 @@ use crate::point::{Observation, Observations, Point};
 use crate::surface::{Design, Surface};
 
 /// Names of the variables, in order.
-pub const VARIABLES: [&str; 3] = ["clock_mhz", "batch", "share"];
+pub const VARIABLES: [&str; 4] = ["clock_mhz", "batch", "share", "processes"];
+/// Those of points that are all of one process, as they were published.
+const PUBLISHED: usize = 3;
 const DEGREE: u8 = 3;
 
 /// One figure's polynomial.
@@ -82,7 +85,8 @@ impl Polynomial {
     }
 
     pub(crate) fn is_sound(&self) -> bool {
-        let sound = |f: &Figure| f.surface.is_over(&VARIABLES) && f.least.is_finite() && f.least > 0.0;
+        let over = |f: &Figure| f.surface.is_over(&VARIABLES) || f.surface.is_over(&VARIABLES[..PUBLISHED]);
+        let sound = |f: &Figure| over(f) && f.least.is_finite() && f.least > 0.0;
         sound(&self.throughput)
             && [&self.average_w, &self.dynamic_w, &self.latency_ms].into_iter().flatten().all(sound)
     }
@@ -90,13 +94,14 @@ impl Polynomial {
 
 impl Figure {
     fn at(&self, point: &Point) -> f64 {
+        // A surface without the last variable does not look at it.
         let value = self.surface.at(&variables(point));
         if value > 0.0 { value } else { self.least }
     }
 }
 
-fn variables(point: &Point) -> [f64; 3] {
-    [f64::from(point.frequency.0), point.batch_items(), point.share.sms()]
+fn variables(point: &Point) -> [f64; 4] {
+    [f64::from(point.frequency.0), point.batch_items(), point.share.sms(), point.processes_count()]
 }
 
 fn figure(
@@ -111,13 +116,15 @@ fn figure(
         return Err(too_few(seen, target, "polynomial", 0, 20));
     }
     let no_solution = || FitError::NoSolution { model: seen.model.clone(), target };
-    let design = Design::new(&VARIABLES, &x, DEGREE).ok_or_else(no_solution)?;
+    let several = seen.points.iter().any(|o| o.point.processes > 1);
+    let names = if several { &VARIABLES[..] } else { &VARIABLES[..PUBLISHED] };
+    let design = Design::new(names, &x, DEGREE).ok_or_else(no_solution)?;
     if x.len() < design.terms() {
         return Err(too_few(seen, target, "polynomial", x.len(), design.terms()));
     }
     let least = y.iter().copied().fold(f64::INFINITY, f64::min);
     let figure = Figure { surface: design.solve(&y, 0.0).0, least };
-    if figure.surface.is_over(&VARIABLES) { Ok(figure) } else { Err(no_solution()) }
+    if figure.surface.is_over(names) { Ok(figure) } else { Err(no_solution()) }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! What a fitted model says about a point, with how sure it is.
 //!
 //! Rule: the central values come from the form; each is multiplied by the two factors of the model's intervals for
-//! the low and the high end of a 90 % interval. Throughput is batch / time of a batch.
+//! the low and the high end of a 90 % interval. Throughput is batch / time of a batch, that of all processes of the share together.
 //!
 //! Cases: an interval of power ends at the power cap of the fit. Outside the ranges of the fit the answer is given and marked `extrapolated`; its interval says nothing about
 //! the distance. A figure that was never measured is absent, and so are the ends where no point could be held out.
@@ -70,6 +70,7 @@ impl Model {
         };
         match point.share {
             _ if point.batch == 0 => return bad("batch_size", "0".into(), "at least 1"),
+            _ if point.processes == 0 => return bad("processes", "0".into(), "at least 1"),
             _ if point.frequency.0 == 0 => return bad("frequency", "0 MHz".into(), "an SM clock in MHz"),
             Share::Sms(s) if !(s > 0.0 && s <= 1.0) => {
                 return bad("share", s.to_string(), "a share of the SMs above 0 and at most 1");

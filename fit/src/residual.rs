@@ -1,4 +1,4 @@
-//! What a form leaves over, as a smooth correction in ln(batch), ln(share), ln(memory) and ln(clock).
+//! What a form leaves over, as a smooth correction in ln(batch), ln(share), ln(memory), ln(clock) and ln(processes).
 //!
 //! Rule: a Gaussian process with mean 0 on y = ln(measured / form). The covariance of two points is
 //! v · exp(−½ Σ ((x − x′) / length)²) over scaled variables, and noise · v on the diagonal. Lengths and noise have the greatest
@@ -14,9 +14,12 @@ use nalgebra::{Cholesky, DMatrix, DVector, Dyn};
 use serde::{Deserialize, Serialize};
 
 use crate::point::Point;
+use crate::variables::{COUNT, Variables, variables};
 
 /// Names of the variables, in order.
-pub const VARIABLES: [&str; 4] = ["ln_batch", "ln_share", "ln_memory", "ln_clock_ghz"];
+pub const VARIABLES: [&str; COUNT] = ["ln_batch", "ln_share", "ln_memory", "ln_clock_ghz", "ln_processes"];
+/// Which of them is that of the processes.
+const PROCESSES: usize = COUNT - 1;
 /// Points that lengths and noise are chosen on at most.
 pub const CHOOSE_ON: usize = 120;
 const LENGTHS: [f64; 8] = [0.25, 0.4, 0.65, 1.0, 1.6, 2.5, 5.0, 20.0];
@@ -26,19 +29,15 @@ const NOISES: [f64; 7] = [1e-3, 1e-2, 0.03, 0.1, 0.3, 1.0, 10.0];
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Residual {
     /// Length over which the correction changes, each variable, in the variable's own unit.
-    pub lengths: [f64; 4],
+    #[serde(with = "crate::variables::lengths")]
+    pub lengths: Variables,
     /// Noise over variance.
     pub noise: f64,
     /// The points of the fit, each with its variables.
-    pub points: Vec<[f64; 4]>,
+    #[serde(with = "crate::variables::places")]
+    pub points: Vec<Variables>,
     /// One weight a point.
     pub weights: Vec<f64>,
-}
-
-fn variables(point: &Point) -> Option<[f64; 4]> {
-    let (batch, share) = (point.batch_items().ln(), point.share.sms().ln());
-    // Four decimals are 0.01 % of each; more would only make files larger.
-    Some([batch, share, point.share.memory()?.ln(), point.ghz().ln()].map(|v| (v * 1e4).round() / 1e4))
 }
 
 /// Nine significant digits, so that files stay small.
@@ -56,30 +55,35 @@ impl Residual {
         if rows.len() < 5 {
             return None;
         }
-        let points: Vec<[f64; 4]> = rows.iter().map(|(p, _)| variables(p)).collect::<Option<_>>()?;
+        let points: Vec<Variables> = rows.iter().map(|(p, _)| variables(p)).collect::<Option<_>>()?;
         let y: Vec<f64> = rows.iter().map(|r| r.1).collect();
         let n = points.len();
-        let spread: [f64; 4] = [0, 1, 2, 3].map(|j| {
+        let spread: Variables = std::array::from_fn(|j| {
             let mean = points.iter().map(|p| p[j]).sum::<f64>() / n as f64;
             let spread = (points.iter().map(|p| (p[j] - mean).powi(2)).sum::<f64>() / n as f64).sqrt();
             if spread > 1e-9 { spread } else { 1.0 }
         });
         let step = n.div_ceil(CHOOSE_ON);
-        let some: Vec<[f64; 4]> = points.iter().copied().step_by(step).collect();
+        let some: Vec<Variables> = points.iter().copied().step_by(step).collect();
         let some_y: Vec<f64> = y.iter().copied().step_by(step).collect();
-        let at = |place: &[usize; 5]| -> ([f64; 4], f64) {
-            ([0, 1, 2, 3].map(|j| LENGTHS[place[j]] * spread[j]), NOISES[place[4]])
+        let several = points.iter().any(|p| p[PROCESSES] != points[0][PROCESSES]);
+        let at = |place: &[usize; COUNT + 1]| -> (Variables, f64) {
+            let mut lengths: Variables = std::array::from_fn(|j| LENGTHS[place[j]] * spread[j]);
+            if !several {
+                lengths[PROCESSES] = f64::INFINITY;
+            }
+            (lengths, NOISES[place[COUNT]])
         };
-        let likelihood = |place: &[usize; 5]| {
+        let likelihood = |place: &[usize; COUNT + 1]| {
             let (lengths, noise) = at(place);
             log_likelihood(&some, &some_y, &lengths, noise).unwrap_or(f64::NEG_INFINITY)
         };
-        let mut place = [4, 4, 4, 4, 3];
+        let mut place = [4, 4, 4, 4, 4, 3];
         let mut best = likelihood(&place);
         for _ in 0..6 {
             let before = place;
-            for axis in 0..5 {
-                for value in 0..if axis < 4 { LENGTHS.len() } else { NOISES.len() } {
+            for axis in (0..=COUNT).filter(|axis| several || *axis != PROCESSES) {
+                for value in 0..if axis < COUNT { LENGTHS.len() } else { NOISES.len() } {
                     let mut other = place;
                     other[axis] = value;
                     let found = likelihood(&other);
@@ -110,17 +114,18 @@ impl Residual {
 
     pub(crate) fn is_sound(&self) -> bool {
         self.points.len() == self.weights.len()
-            && self.lengths.iter().all(|l| l.is_finite() && *l > 0.0)
+            && self.lengths.iter().all(|l| *l > 0.0)
+            && self.lengths[..PROCESSES].iter().all(|l| l.is_finite())
             && self.points.iter().flatten().chain(&self.weights).all(|v| v.is_finite())
     }
 }
 
-fn covariance(a: &[f64; 4], b: &[f64; 4], lengths: &[f64; 4]) -> f64 {
-    let square: f64 = (0..4).map(|j| ((a[j] - b[j]) / lengths[j]).powi(2)).sum();
+fn covariance(a: &Variables, b: &Variables, lengths: &Variables) -> f64 {
+    let square: f64 = (0..COUNT).map(|j| ((a[j] - b[j]) / lengths[j]).powi(2)).sum();
     (-0.5 * square).exp()
 }
 
-fn decompose(points: &[[f64; 4]], lengths: &[f64; 4], noise: f64) -> Option<Cholesky<f64, Dyn>> {
+fn decompose(points: &[Variables], lengths: &Variables, noise: f64) -> Option<Cholesky<f64, Dyn>> {
     let n = points.len();
     let mut k = DMatrix::zeros(n, n);
     for i in 0..n {
@@ -135,7 +140,7 @@ fn decompose(points: &[[f64; 4]], lengths: &[f64; 4], noise: f64) -> Option<Chol
 }
 
 /// Up to a constant, with the variance at its best value.
-fn log_likelihood(points: &[[f64; 4]], y: &[f64], lengths: &[f64; 4], noise: f64) -> Option<f64> {
+fn log_likelihood(points: &[Variables], y: &[f64], lengths: &Variables, noise: f64) -> Option<f64> {
     let n = y.len() as f64;
     let y = DVector::from_column_slice(y);
     let cholesky = decompose(points, lengths, noise)?;

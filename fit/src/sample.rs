@@ -1,6 +1,6 @@
 //! Which points of a grid a fit is trained on: a Latin hypercube, mapped to the grid in one of two ways.
 //!
-//! Rule: the share, frequency and batch of a hypercube of n points each take every one of n equal strata once.
+//! Rule: the share, frequency and batch (and number of processes, where they differ) of a hypercube of n points each take every one of n equal strata once.
 //! `physical` lays the strata over the physical range and rounds each coordinate to the nearest value of the grid;
 //! what coincides or was not measured is dropped, so fewer than n points remain, and large batches are favoured.
 //! `level` lays them over the level index and moves a point that is taken or was not measured to the nearest free
@@ -33,14 +33,14 @@ pub enum Mapping {
     Level,
 }
 
-/// Draws round(`fraction` × points) of `points` (share, frequency, batch; any units) and gives their indices,
+/// Draws round(`fraction` × points) of `points` (share, frequency, batch, perhaps processes; any units) and gives their indices,
 /// ascending and distinct. With [`Mapping::Physical`] fewer may come back.
 ///
 /// # Errors
 ///
 /// [`FitError::BadOption`] if the fraction is not within (0, 1], [`FitError::NoPoints`] if there are none.
-pub fn sample(
-    points: &[[f64; 3]],
+pub fn sample<const N: usize>(
+    points: &[[f64; N]],
     mapping: Mapping,
     fraction: f64,
     seed: u64,
@@ -55,7 +55,7 @@ pub fn sample(
     if points.is_empty() {
         return Err(FitError::NoPoints { model: "sample".into() });
     }
-    let levels = [0, 1, 2].map(|axis| levels(points, axis));
+    let levels = std::array::from_fn(|axis| levels(points, axis));
     let count = ((fraction * points.len() as f64).round() as usize).clamp(1, points.len());
     let cube = hypercube(count, &mut stream(seed));
     Ok(match mapping {
@@ -65,18 +65,18 @@ pub fn sample(
 }
 
 /// The distinct values of one coordinate, ascending.
-fn levels(points: &[[f64; 3]], axis: usize) -> Vec<f64> {
+fn levels<const N: usize>(points: &[[f64; N]], axis: usize) -> Vec<f64> {
     let mut values: Vec<f64> = points.iter().map(|p| p[axis]).collect();
     values.sort_by(f64::total_cmp);
     values.dedup();
     values
 }
 
-fn physical(points: &[[f64; 3]], levels: &[Vec<f64>; 3], cube: &[[f64; 3]]) -> Vec<usize> {
+fn physical<const N: usize>(points: &[[f64; N]], levels: &[Vec<f64>; N], cube: &[[f64; N]]) -> Vec<usize> {
     let mut taken = BTreeSet::new();
     for u in cube {
-        let wanted = [0, 1, 2].map(|axis| {
-            let values = &levels[axis];
+        let wanted = std::array::from_fn(|axis| {
+            let values: &[f64] = &levels[axis];
             let (low, high) = (values[0], values[values.len() - 1]);
             nearest(values, low + u[axis] * (high - low))
         });
@@ -85,19 +85,19 @@ fn physical(points: &[[f64; 3]], levels: &[Vec<f64>; 3], cube: &[[f64; 3]]) -> V
     taken.into_iter().collect()
 }
 
-fn level(points: &[[f64; 3]], levels: &[Vec<f64>; 3], cube: &[[f64; 3]]) -> Vec<usize> {
+fn level<const N: usize>(points: &[[f64; N]], levels: &[Vec<f64>; N], cube: &[[f64; N]]) -> Vec<usize> {
     // Coordinates of each point in levels, as the middle of its stratum within 0 to 1.
-    let place = |p: &[f64; 3]| {
-        [0, 1, 2].map(|axis| {
+    let place = |p: &[f64; N]| {
+        std::array::from_fn(|axis| {
             let index = levels[axis].iter().position(|v| *v == p[axis]).unwrap_or(0);
             (index as f64 + 0.5) / levels[axis].len() as f64
         })
     };
-    let places: Vec<[f64; 3]> = points.iter().map(place).collect();
+    let places: Vec<[f64; N]> = points.iter().map(place).collect();
     let mut free: BTreeSet<usize> = (0..points.len()).collect();
     let mut taken = BTreeSet::new();
     for u in cube {
-        let distance = |i: &usize| (0..3).map(|axis| (places[*i][axis] - u[axis]).powi(2)).sum::<f64>();
+        let distance = |i: &usize| (0..N).map(|axis| (places[*i][axis] - u[axis]).powi(2)).sum::<f64>();
         let Some(best) = free.iter().copied().min_by(|a, b| distance(a).total_cmp(&distance(b))) else {
             break;
         };
@@ -113,9 +113,9 @@ fn nearest(values: &[f64], wanted: f64) -> f64 {
 }
 
 /// `count` points of the unit cube, each coordinate of which meets each of `count` strata once.
-fn hypercube(count: usize, rng: &mut ChaCha8Rng) -> Vec<[f64; 3]> {
-    let mut cube = vec![[0.0; 3]; count];
-    for axis in 0..3 {
+fn hypercube<const N: usize>(count: usize, rng: &mut ChaCha8Rng) -> Vec<[f64; N]> {
+    let mut cube = vec![[0.0; N]; count];
+    for axis in 0..N {
         let order = shuffled(count, rng);
         for (point, stratum) in cube.iter_mut().zip(order) {
             point[axis] = (stratum as f64 + unit(rng)) / count as f64;

@@ -67,7 +67,7 @@ pub(crate) fn screened(seen: &Observations, base: Option<&BasePower>, cap_w: Opt
 }
 
 fn latencies(clean: &mut Observations) -> usize {
-    let ratio = |o: &Observation| Some((o.latency_ms? / o.batch_time_ms()?).ln());
+    let ratio = |o: &Observation| Some((o.latency_ms? / o.own_time_ms()?).ln());
     let mut all: Vec<f64> = clean.points.iter().filter_map(ratio).collect();
     let middle = median(&mut all);
     let mut apart: Vec<f64> = all.iter().map(|r| (r - middle).abs()).collect();

@@ -75,7 +75,7 @@ impl Shared {
             latency_residual: None,
             cap_w: context.cap_w,
         };
-        let ratio = |o: &Observation| Some((o.point, o.latency_ms? / shared.time_ms(&o.point)?));
+        let ratio = |o: &Observation| Some((o.point, o.latency_ms? / shared.own_time_ms(&o.point)?));
         let ratios: Vec<(Point, f64)> = seen.points.iter().filter_map(ratio).collect();
         if !ratios.is_empty() {
             let factor = median(&mut ratios.iter().map(|r| r.1).collect::<Vec<_>>());
@@ -87,8 +87,9 @@ impl Shared {
         if shared.is_sound() { Ok(shared) } else { Err(no_solution()) }
     }
 
-    fn time_ms(&self, point: &Point) -> Option<f64> {
-        Some(self.surface.at(point)?[0].clamp(-MOST_LN, MOST_LN).exp())
+    /// Time of a batch in one of the point's processes.
+    fn own_time_ms(&self, point: &Point) -> Option<f64> {
+        Some(point.processes_count() * self.surface.at(point)?[0].clamp(-MOST_LN, MOST_LN).exp())
     }
 
     /// What the form says at a point; `None` for a MIG instance that does not exist. `base` is the one of the fit.
@@ -97,7 +98,7 @@ impl Shared {
         let base_w = base.map(|b| b.at_w(point.frequency));
         let (average_w, dynamic_w) = both_w(self.power.map(|of| (of, power)), base_w, self.cap_w);
         let tail = self.latency_residual.as_ref().map_or(Some(1.0), |r| r.factor(point))?;
-        let latency_ms = self.latency_factor.map(|factor| factor * tail * time);
+        let latency_ms = self.latency_factor.map(|factor| factor * tail * (point.processes_count() * time));
         Some(Central { average_w, dynamic_w, batch_time_ms: time, latency_ms })
     }
 

@@ -39,7 +39,7 @@ fn fit(rows: &[ProfileRow], form: Form) -> Result<ModelFile, String> {
 }
 
 fn point(batch: u32, slices: u8, mhz: u32) -> Point {
-    Point { batch, share: Share::Slices(slices), frequency: Megahertz(mhz) }
+    Point { batch, share: Share::Slices(slices), frequency: Megahertz(mhz), processes: 1 }
 }
 
 #[test]

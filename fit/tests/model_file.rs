@@ -121,7 +121,7 @@ fn intervals_end_at_the_cap_and_points_above_it_are_noted() {
     let model = &fitted.models[0];
     let note = model.notes.iter().find(|n| n.contains("above the cap of 200 W: 5 points, up to 222.5 W"));
     assert!(note.is_some(), "{:?}", model.notes);
-    let point = Point { batch: 16, share: Share::Sms(1.0), frequency: Megahertz(1300) };
+    let point = Point { batch: 16, share: Share::Sms(1.0), frequency: Megahertz(1300), processes: 1 };
     let base = fitted.base.as_ref();
     let told = model.predict(&point, base).unwrap();
     let (average, dynamic) = (told.avg_power_draw.unwrap(), told.dynamic_power_draw.unwrap());

@@ -214,8 +214,8 @@ pub struct PredictArgs {
     /// Model file
     #[arg(value_name = "MODELS.json")]
     pub models: PathBuf,
-    /// Points: CSV with model, batch_size, mig_slices or share, frequency; other columns are ignored, and so are
-    /// rows of the idle GPU (`@idle`, `@idle-context`)
+    /// Points: CSV with model, batch_size, mig_slices or share, frequency, and processes where a share has several; other
+    /// columns are ignored, and so are rows of the idle GPU (`@idle`, `@idle-context`)
     #[arg(long, value_name = "FILE.csv")]
     pub points: PathBuf,
     /// Rows with the same `set` share a GPU: slowdown, latency, throughput of each and their power; a column `rate_rps`,

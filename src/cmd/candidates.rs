@@ -44,7 +44,7 @@ pub fn from_models(
         let before = rows.len();
         for share in shares(model, sharing) {
             for (&batch, &mhz) in batches.iter().flat_map(|b| clocks.iter().map(move |c| (b, c))) {
-                let point = Point { batch, share, frequency: Megahertz(mhz) };
+                let point = Point { batch, share, frequency: Megahertz(mhz), processes: 1 };
                 if model.ranges.contain(&point) {
                     rows.extend(predicted(models, &wanted.name, &point)?);
                 }
@@ -122,6 +122,9 @@ fn why_nothing(model: &Model, sharing: Sharing, batches: &[u32], clocks: &[u32])
             "it was fitted on MIG instances only, but cluster.sharing is `mps`; profile it with a `share`, or let \
              cluster.sharing be `mig`"
                 .into()
+        }
+        _ if ranges.processes[0] > 1 => {
+            "it was fitted on shares of several processes only, and a plan has one process a share; profile it with one too".into()
         }
         _ if none_within(ranges.frequency_mhz, clocks) => format!(
             "it was fitted from {low_mhz} to {high_mhz} MHz, and none of the clocks {} lies there",

@@ -116,8 +116,10 @@ fn csv(points: &[HeldOut], simulated: bool) -> Result<String> {
     let mut writer = csv::Writer::from_writer(Vec::new());
     let figures = ["avg_power_draw", "dynamic_power_draw", "batch_time", "latency"];
     let columns = figures.iter().flat_map(|f| [(*f).to_owned(), format!("pred_{f}")]);
-    let keys = ["model", "batch_size", "mig_slices", "share", "frequency"].map(str::to_owned);
-    writer.write_record(keys.into_iter().chain(columns).chain(["simulated".to_owned()]))?;
+    let several = points.iter().any(|held_out| held_out.point.processes > 1);
+    let keys = ["model", "batch_size", "mig_slices", "share", "frequency"].into_iter();
+    let keys = keys.chain(several.then_some("processes")).map(str::to_owned);
+    writer.write_record(keys.chain(columns).chain(["simulated".to_owned()]))?;
     for HeldOut { model, point, average_w, dynamic_w, batch_time_ms, latency_ms } in points {
         let (slices, share) = match point.share {
             Share::Slices(n) => (n.to_string(), point.share.sms().to_string()),
@@ -129,7 +131,8 @@ fn csv(points: &[HeldOut], simulated: bool) -> Result<String> {
             None => [String::new(), String::new()],
         };
         let figures = [average_w, dynamic_w, batch_time_ms, latency_ms];
-        let cells = keys.into_iter().chain(figures.into_iter().flat_map(both)).chain([simulated.to_string()]);
+        let keys = keys.into_iter().chain(several.then(|| point.processes.to_string()));
+        let cells = keys.chain(figures.into_iter().flat_map(both)).chain([simulated.to_string()]);
         writer.write_record(cells)?;
     }
     Ok(String::from_utf8(writer.into_inner()?)?)

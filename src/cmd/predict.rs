@@ -1,7 +1,8 @@
 //! `gpumon predict`: what a model file says of given points, as CSV or JSON in the order of the points.
 //!
 //! Cases: rows of the idle GPU are left out with a notice, so that any profile can stand for the points. Points outside
-//! the range of a fit are answered, marked and counted in a notice.
+//! the range of a fit are answered, marked and counted in a notice. A column `processes` says how many serve the model together in
+//! a share, 1 where its cell is empty; where it says nothing at all it is as if it were not there.
 
 use std::fs::File;
 use std::path::Path;
@@ -22,6 +23,8 @@ use crate::output::{self, note};
 /// Figures that are predicted, each with `_low` and `_high`.
 const FIGURES: [&str; 5] =
     ["pred_avg_power_draw", "pred_dynamic_power_draw", "pred_throughput", "pred_latency", "pred_latency_p99"];
+/// Column of the processes in a share.
+const PROCESSES: &str = "processes";
 /// What stands behind the figures.
 const MARKS: [&str; 2] = ["extrapolated", "simulated"];
 
@@ -31,6 +34,8 @@ pub(super) struct Columns {
     pub(super) batch: usize,
     pub(super) share: (usize, &'static str),
     pub(super) frequency: usize,
+    /// Processes in a share, where some row says how many.
+    processes: Option<usize>,
 }
 
 /// One answer: the point's key cells and what the model says.
@@ -59,12 +64,14 @@ pub fn run(args: &PredictArgs) -> Result<u8> {
         ));
     }
     let keys = ["model", "batch_size", columns.share.1, "frequency"];
+    let processes = columns.processes.is_some();
     if args.json {
         let shown = shown(&answers);
-        let points: Vec<Value> = answers.iter().map(|answer| object(&keys, answer, shown)).collect();
+        let object = |answer| object(&keys, processes, answer, shown);
+        let points: Vec<Value> = answers.iter().map(object).collect();
         output::print_json(&json!({ "simulated": models.simulated, "points": points }))?;
     } else {
-        output::print(&csv(&keys, &answers, models.simulated)?)?;
+        output::print(&csv(&keys, processes, &answers, models.simulated)?)?;
     }
     Ok(DONE)
 }
@@ -113,7 +120,9 @@ impl Columns {
         let share = (slices.filter(|at| share.is_none() || holds(at)).map(|at| (at, "mig_slices")))
             .or(share.map(|at| (at, "share")))
             .context("there is neither a column `mig_slices` nor `share`")?;
-        Ok(Self { model: need("model")?, batch: need("batch_size")?, share, frequency: need("frequency")? })
+        let processes = find(PROCESSES).filter(holds);
+        let (model, batch, frequency) = (need("model")?, need("batch_size")?, need("frequency")?);
+        Ok(Self { model, batch, share, frequency, processes })
     }
 
     fn answer(&self, models: &ModelFile, record: &StringRecord) -> Result<Answer> {
@@ -136,7 +145,10 @@ impl Columns {
             _ if share <= 1.0 => Share::Sms(share),
             _ => bail!("`share` is {share}; expected a share of the SMs, above 0 and at most 1"),
         };
+        let processes = self.processes.map(text).filter(|cell| !cell.is_empty());
+        let processes = processes.map(|cell| whole(number(cell, PROCESSES)?, PROCESSES)).transpose()?;
         Ok(Point {
+            processes: processes.unwrap_or(1),
             batch: whole(number(text(self.batch), "batch_size")?, "batch_size")?,
             share,
             frequency: Megahertz(whole(number(text(self.frequency), "frequency")?, "frequency")?),
@@ -151,18 +163,19 @@ impl Answer {
     }
 }
 
-fn csv(keys: &[&str; 4], answers: &[Answer], simulated: bool) -> Result<String> {
+fn csv(keys: &[&str; 4], processes: bool, answers: &[Answer], simulated: bool) -> Result<String> {
     let mut writer = WriterBuilder::new().from_writer(Vec::new());
     let shown = shown(answers);
     let figures =
         FIGURES[..shown].iter().flat_map(|f| [(*f).to_owned(), format!("{f}_low"), format!("{f}_high")]);
     let marks = MARKS.map(str::to_owned);
-    writer.write_record(keys.map(str::to_owned).into_iter().chain(figures).chain(marks))?;
+    let keys = keys.iter().copied().chain(processes.then_some(PROCESSES)).map(str::to_owned);
+    writer.write_record(keys.chain(figures).chain(marks))?;
     for answer in answers {
         let figures = &answer.figures()[..shown];
         let marks = [answer.prediction.extrapolated, simulated].map(|mark| mark.to_string());
-        let cells = answer.keys.iter().cloned().chain(figures.iter().flat_map(three)).chain(marks);
-        writer.write_record(cells)?;
+        let keys = answer.keys.iter().cloned().chain(processes.then(|| answer.point.processes.to_string()));
+        writer.write_record(keys.chain(figures.iter().flat_map(three)).chain(marks))?;
     }
     Ok(String::from_utf8(writer.into_inner()?)?)
 }
@@ -183,8 +196,11 @@ pub(super) fn three(interval: &Option<Interval>) -> [String; 3] {
 }
 
 /// The same columns as a JSON object; what is unknown is null.
-fn object(keys: &[&str; 4], answer: &Answer, shown: usize) -> Value {
+fn object(keys: &[&str; 4], processes: bool, answer: &Answer, shown: usize) -> Value {
     let mut object = where_it_is(keys, &answer.keys[0], &answer.point);
+    if processes {
+        object.insert(PROCESSES.into(), json!(answer.point.processes));
+    }
     for (name, figure) in FIGURES[..shown].iter().zip(answer.figures()) {
         insert(&mut object, name, figure);
     }

@@ -94,6 +94,9 @@ impl Row {
             bail!("`set` is empty; expected what the rows of one GPU have in common, such as a number");
         }
         let (model, point) = (text(columns.model).to_owned(), columns.point(record)?);
+        if point.processes > 1 {
+            bail!("`processes` is {}; what models do together is known of one process each", point.processes);
+        }
         // Here, so that an unknown model is told with its line.
         models.predict(&model, &point)?;
         let asked = rate.map(text).filter(|cell| !cell.is_empty());

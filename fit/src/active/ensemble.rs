@@ -113,9 +113,10 @@ impl Imagined {
 
     fn at(&self, point: &Point) -> Option<[f64; 2]> {
         let (b, f, s, m) = (point.batch_items(), point.ghz(), point.share.sms(), point.share.memory()?);
-        let terms = [1.0 / f, b / f, b / (s * f), 1.0 / (s * f), b / m];
+        let n = point.processes_count();
+        let terms = [1.0 / f / n, b / f / n, b / (s * f), 1.0 / (s * f), b / m];
         let work: f64 = self.work.iter().zip(terms).map(|(w, t)| w * t).sum();
-        let floor = self.floor[0] + self.floor[1] / f;
+        let floor = (self.floor[0] + self.floor[1] / f) / n;
         let p = self.sharpness;
         let ms = (work.powf(p) + floor.powf(p)).powf(1.0 / p);
         let busy = (work / ms).clamp(0.0, 1.0).powf(self.busy_power);

@@ -19,9 +19,10 @@ use nalgebra::{DMatrix, DVector};
 use serde::{Deserialize, Serialize};
 
 use super::ensemble::{Ensemble, MODELS};
-use super::kernel::{LEVEL, Places, REMAINDER, near, variables};
+use super::kernel::{LEVEL, Places, REMAINDER, near};
 use crate::point::Point;
 use crate::residual::shortened;
+use crate::variables::{Variables, variables};
 
 /// Places of one function at most; more would make model files large.
 const MOST_PLACES: usize = 450;
@@ -35,8 +36,9 @@ pub struct Function {
     imagined: Vec<f64>,
     /// Level of ln(time of a batch) and ln(power).
     level: [f64; 2],
-    /// ln(batch), ln(share), ln(memory), ln(clock in GHz) of each place.
-    places: Vec<[f64; 4]>,
+    /// ln(batch), ln(share), ln(memory), ln(clock in GHz), ln(processes) of each place.
+    #[serde(with = "crate::variables::places")]
+    places: Vec<Variables>,
     /// Weight of the remainder of ln(time of a batch) around each place.
     time: Vec<f64>,
     /// Weight of the remainder of ln(power) around each place.
@@ -98,7 +100,7 @@ impl Function {
         values
     }
 
-    fn remainder(&self, at: &[f64; 4]) -> [f64; 2] {
+    fn remainder(&self, at: &Variables) -> [f64; 2] {
         let mut sum = [0.0; 2];
         for ((place, time), power) in self.places.iter().zip(&self.time).zip(&self.power) {
             let near = near(place, at);
@@ -130,7 +132,7 @@ impl Function {
         if n <= MOST_PLACES {
             return self;
         }
-        let places: Vec<[f64; 4]> = (0..MOST_PLACES).map(|i| self.places[i * n / MOST_PLACES]).collect();
+        let places: Vec<Variables> = (0..MOST_PLACES).map(|i| self.places[i * n / MOST_PLACES]).collect();
         let mut gram = DMatrix::from_fn(MOST_PLACES, MOST_PLACES, |i, j| near(&places[i], &places[j]));
         (0..MOST_PLACES).for_each(|i| gram[(i, i)] += JITTER);
         let values: Vec<[f64; 2]> = places.iter().map(|at| self.remainder(at)).collect();

@@ -2,7 +2,8 @@
 //!
 //! Rule: a surface is ln(time of a batch, ms) at each point and, behind these, ln(dynamic power, W) at each point. Its mean is
 //! that of the imagined models ([`super::ensemble`]); its covariance is one and a half times theirs, plus a free level of each
-//! figure, plus a smooth remainder: variance · exp(−½ Σ ((x − x′) / length)²) over ln b, ln s, ln m and ln f.
+//! figure, plus a smooth remainder: variance · exp(−½ Σ ((x − x′) / length)²) over ln b, ln s, ln m, ln f and ln n, the
+//! number of processes.
 //!
 //! Source: Rasmussen and Williams, *Gaussian Processes for Machine Learning*, 2.7 (explicit basis functions with a Gaussian
 //! prior on their weights) and 4.2. Lengths and variances are choices; `docs/fitting.md` says how much they matter.
@@ -11,30 +12,24 @@ use nalgebra::{DMatrix, DVector};
 
 use super::ensemble::{Ensemble, MODELS};
 use crate::point::Point;
+use crate::variables::{COUNT, Variables, variables};
 
 /// Variance of the level of ln(time) and ln(power).
 pub(super) const LEVEL: [f64; 2] = [4.0, 1.0];
 /// Variance of the smooth remainder of ln(time) and ln(power): 7 and 8 %.
 pub(super) const REMAINDER: [f64; 2] = [0.07 * 0.07, 0.08 * 0.08];
-/// Its lengths over ln b, ln s, ln m, ln f.
-const LENGTHS: [f64; 4] = [1.5, 0.8, 0.9, 0.5];
-
-/// ln b, ln s, ln m, ln f; `None` for a MIG instance that does not exist. Rounded, so that files stay small.
-pub(super) fn variables(point: &Point) -> Option<[f64; 4]> {
-    let memory = point.share.memory()?.ln();
-    let all = [point.batch_items().ln(), point.share.sms().ln(), memory, point.ghz().ln()];
-    Some(all.map(|v| (v * 1e4).round() / 1e4))
-}
+/// Its lengths over ln b, ln s, ln m, ln f, ln n.
+const LENGTHS: Variables = [1.5, 0.8, 0.9, 0.5, 1.0];
 
 /// The remainder's correlation of two places.
-pub(super) fn near(a: &[f64; 4], b: &[f64; 4]) -> f64 {
-    let square: f64 = (0..4).map(|d| ((a[d] - b[d]) / LENGTHS[d]).powi(2)).sum();
+pub(super) fn near(a: &Variables, b: &Variables) -> f64 {
+    let square: f64 = (0..COUNT).map(|d| ((a[d] - b[d]) / LENGTHS[d]).powi(2)).sum();
     (-0.5 * square).exp()
 }
 
 /// Points with what the covariance needs of them.
 pub(super) struct Places {
-    pub(super) variables: Vec<[f64; 4]>,
+    pub(super) variables: Vec<Variables>,
     mean: DVector<f64>,
     /// Imagined models' scaled deviations from the mean, one a row, so that covariance is a product of columns.
     pub(super) features: DMatrix<f64>,

@@ -224,7 +224,7 @@ fn same(a: &Point, b: &Point) -> bool {
         (crate::point::Share::Sms(a), crate::point::Share::Sms(b)) => (a - b).abs() < 1e-6,
         (a, b) => a == b,
     };
-    shares && a.batch == b.batch && a.frequency == b.frequency
+    shares && a.batch == b.batch && a.frequency == b.frequency && a.processes == b.processes
 }
 
 #[cfg(test)]

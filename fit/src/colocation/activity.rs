@@ -34,7 +34,8 @@ impl Activity {
     pub fn of_rows(models: &[String], rows: &[ProfileRow]) -> Vec<Self> {
         let of = |model: &String| {
             let entries = |pct: fn(&ProfileRow) -> Option<f64>| -> Vec<Entry> {
-                let rows = rows.iter().filter(|r| r.model == *model && r.valid);
+                let one_process = |r: &ProfileRow| r.processes.is_none_or(|n| n == 1);
+                let rows = rows.iter().filter(|r| r.model == *model && r.valid && one_process(r));
                 let entry = |row: &ProfileRow| {
                     let point = Point::of(row).ok()?;
                     let value = pct(row).filter(|pct| (0.0..=100.0).contains(pct))?;
@@ -109,7 +110,12 @@ mod tests {
         let rows = [row(1, 0.25, 10.0, Some(2.0)), row(4, 0.25, 20.0, Some(6.0)), row(4, 1.0, 80.0, None)];
         let all = Activity::of_rows(&["a".into(), "b".into()], &rows);
         assert_eq!(all.len(), 1, "`b` has no rows");
-        let at = |batch, share| Point { batch, share: Share::Sms(share), frequency: Megahertz(1000) };
+        let at = |batch, share| Point {
+            batch,
+            share: Share::Sms(share),
+            frequency: Megahertz(1000),
+            processes: 1,
+        };
         assert!((all[0].sm_util(&at(4, 1.0)).unwrap() - 0.8).abs() < 1e-6);
         assert!((all[0].dram_util(&at(2, 0.25)).unwrap() - 0.04).abs() < 1e-6);
         let between = all[0].sm_util(&at(2, 0.25)).unwrap();

@@ -16,7 +16,7 @@ fn member(share: Share, items_per_s: f64, dynamic_w: f64, sm: f64, dram: f64) ->
     let known = |value| Interval { value, low: None, high: None };
     Member {
         model: "a".into(),
-        point: Point { batch: 8, share, frequency: Megahertz(1980) },
+        point: Point { batch: 8, share, frequency: Megahertz(1980), processes: 1 },
         throughput: known(items_per_s),
         latency_ms: known(8e3 / items_per_s),
         dynamic_w: known(dynamic_w),
