@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::base::{BasePower, median};
 use crate::batch_time::BatchTime;
+use crate::bumps::place;
 use crate::error::FitError;
 use crate::fit::{Central, too_few};
 use crate::point::{Observation, Observations, Point};
@@ -103,13 +104,18 @@ impl Physical {
 
     /// What the form says at a point; `None` for a MIG instance that does not exist. `base` is the one of the fit.
     pub fn at(&self, point: &Point, base: Option<&BasePower>) -> Option<Central> {
-        let batch_time_ms = corrected_time(point, &self.batch_time, self.time_residual.as_ref())?;
+        let residuals = [&self.time_residual, &self.latency_residual, &self.power_residual];
+        let [time, latency, power] = if residuals.iter().any(|r| r.is_some()) {
+            let place = place(point)?;
+            residuals.map(|r| r.as_ref().map_or(1.0, |r| r.factor_at(&place)))
+        } else {
+            [1.0; 3]
+        };
+        let batch_time_ms = self.batch_time.at_ms(point)? * time;
         let base_w = base.map(|b| b.at_w(point.frequency));
-        let factor = self.power_residual.as_ref().map_or(Some(1.0), |r| r.factor(point))?;
-        let power_w = self.power.as_ref().map(|p| (p.of, factor * p.at_w(point, batch_time_ms)));
+        let power_w = self.power.as_ref().map(|p| (p.of, power * p.at_w(point, batch_time_ms)));
         let (average_w, dynamic_w) = power::both_w(power_w, base_w, self.cap_w);
-        let tail = self.latency_residual.as_ref().map_or(Some(1.0), |r| r.factor(point))?;
-        let latency_ms = self.latency_factor.map(|factor| factor * tail * batch_time_ms);
+        let latency_ms = self.latency_factor.map(|factor| factor * latency * batch_time_ms);
         Some(Central { average_w, dynamic_w, batch_time_ms, latency_ms })
     }
 

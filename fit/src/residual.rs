@@ -10,9 +10,14 @@
 //! Source: Rasmussen and Williams, *Gaussian Processes for Machine Learning*, 2.2 (prediction), 5.4.1 (marginal
 //! likelihood), with the scale v integrated out.
 
-use nalgebra::{Cholesky, DMatrix, DVector, Dyn};
+use std::collections::HashMap;
+
+use nalgebra::DMatrix;
 use serde::{Deserialize, Serialize};
 
+use crate::bumps::{Bumps, Levels, Place, bump, place};
+use crate::cholesky::{Lower, cholesky};
+use crate::once::Once;
 use crate::point::Point;
 
 /// Names of the variables, in order.
@@ -26,19 +31,16 @@ const NOISES: [f64; 7] = [1e-3, 1e-2, 0.03, 0.1, 0.3, 1.0, 10.0];
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Residual {
     /// Length over which the correction changes, each variable, in the variable's own unit.
-    pub lengths: [f64; 4],
+    lengths: [f64; 4],
     /// Noise over variance.
-    pub noise: f64,
+    noise: f64,
     /// The points of the fit, each with its variables.
-    pub points: Vec<[f64; 4]>,
+    points: Vec<Place>,
     /// One weight a point.
-    pub weights: Vec<f64>,
-}
-
-fn variables(point: &Point) -> Option<[f64; 4]> {
-    let (batch, share) = (point.batch_items().ln(), point.share.sms().ln());
-    // Four decimals are 0.01 % of each; more would only make files larger.
-    Some([batch, share, point.share.memory()?.ln(), point.ghz().ln()].map(|v| (v * 1e4).round() / 1e4))
+    weights: Vec<f64>,
+    /// The sum over the points, made ready; `None` where it has to be taken one by one.
+    #[serde(skip)]
+    sum: Once<Option<Bumps<1>>>,
 }
 
 /// Nine significant digits, so that files stay small.
@@ -56,7 +58,7 @@ impl Residual {
         if rows.len() < 5 {
             return None;
         }
-        let points: Vec<[f64; 4]> = rows.iter().map(|(p, _)| variables(p)).collect::<Option<_>>()?;
+        let points: Vec<Place> = rows.iter().map(|(p, _)| place(p)).collect::<Option<_>>()?;
         let y: Vec<f64> = rows.iter().map(|r| r.1).collect();
         let n = points.len();
         let spread: [f64; 4] = [0, 1, 2, 3].map(|j| {
@@ -65,47 +67,28 @@ impl Residual {
             if spread > 1e-9 { spread } else { 1.0 }
         });
         let step = n.div_ceil(CHOOSE_ON);
-        let some: Vec<[f64; 4]> = points.iter().copied().step_by(step).collect();
+        let some: Vec<Place> = points.iter().copied().step_by(step).collect();
         let some_y: Vec<f64> = y.iter().copied().step_by(step).collect();
-        let at = |place: &[usize; 5]| -> ([f64; 4], f64) {
-            ([0, 1, 2, 3].map(|j| LENGTHS[place[j]] * spread[j]), NOISES[place[4]])
-        };
-        let likelihood = |place: &[usize; 5]| {
-            let (lengths, noise) = at(place);
-            log_likelihood(&some, &some_y, &lengths, noise).unwrap_or(f64::NEG_INFINITY)
-        };
-        let mut place = [4, 4, 4, 4, 3];
-        let mut best = likelihood(&place);
-        for _ in 0..6 {
-            let before = place;
-            for axis in 0..5 {
-                for value in 0..if axis < 4 { LENGTHS.len() } else { NOISES.len() } {
-                    let mut other = place;
-                    other[axis] = value;
-                    let found = likelihood(&other);
-                    if found > best + 1e-9 {
-                        (best, place) = (found, other);
-                    }
-                }
-            }
-            if place == before {
-                break;
-            }
-        }
-        let (lengths, noise) = at(&place);
-        let weights = decompose(&points, &lengths, noise)?.solve(&DVector::from_vec(y));
-        let fitted =
-            Self { lengths, noise, points, weights: weights.iter().map(|w| shortened(*w)).collect() };
+        let (lengths, noise) = chosen(&Levels::new(&some), &some_y, &spread);
+        let weights = decompose(&Levels::new(&points), &lengths, noise)?.solve(&y);
+        let weights = weights.iter().map(|w| shortened(*w)).collect();
+        let fitted = Self { lengths, noise, points, weights, sum: Once::default() };
         fitted.is_sound().then_some(fitted)
     }
 
     /// Factor on the form's value at a point; `None` for a MIG instance that does not exist.
     pub fn factor(&self, point: &Point) -> Option<f64> {
-        let at = variables(point)?;
-        let sum: f64 =
-            self.points.iter().zip(&self.weights).map(|(p, w)| w * covariance(p, &at, &self.lengths)).sum();
+        Some(self.factor_at(&place(point)?))
+    }
+
+    /// The same at a point's place.
+    pub(crate) fn factor_at(&self, at: &Place) -> f64 {
+        let one_by_one =
+            || self.points.iter().zip(&self.weights).map(|(p, w)| w * bump(p, at, &self.lengths)).sum();
+        let ready = self.sum.get(|| Bumps::new(&self.points, [&self.weights], &self.lengths));
+        let sum: f64 = ready.as_ref().map_or_else(one_by_one, |sum| sum.at(at)[0]);
         // A correction beyond e^±1 says that the form does not fit, not how.
-        Some(sum.clamp(-1.0, 1.0).exp())
+        sum.clamp(-1.0, 1.0).exp()
     }
 
     pub(crate) fn is_sound(&self) -> bool {
@@ -115,33 +98,52 @@ impl Residual {
     }
 }
 
-fn covariance(a: &[f64; 4], b: &[f64; 4], lengths: &[f64; 4]) -> f64 {
-    let square: f64 = (0..4).map(|j| ((a[j] - b[j]) / lengths[j]).powi(2)).sum();
-    (-0.5 * square).exp()
+/// Lengths and noise with the greatest marginal likelihood, by coordinate search.
+fn chosen(points: &Levels, y: &[f64], spread: &[f64; 4]) -> ([f64; 4], f64) {
+    let at = |place: &[usize; 5]| -> ([f64; 4], f64) {
+        ([0, 1, 2, 3].map(|j| LENGTHS[place[j]] * spread[j]), NOISES[place[4]])
+    };
+    // Rounds come back to the same places.
+    let mut known = HashMap::<[usize; 5], f64>::new();
+    let mut likelihood = |place: &[usize; 5]| {
+        *known.entry(*place).or_insert_with(|| {
+            let (lengths, noise) = at(place);
+            log_likelihood(points, y, &lengths, noise).unwrap_or(f64::NEG_INFINITY)
+        })
+    };
+    let mut place = [4, 4, 4, 4, 3];
+    let mut best = likelihood(&place);
+    for _ in 0..6 {
+        let before = place;
+        for axis in 0..5 {
+            for value in 0..if axis < 4 { LENGTHS.len() } else { NOISES.len() } {
+                let mut other = place;
+                other[axis] = value;
+                let found = likelihood(&other);
+                if found > best + 1e-9 {
+                    (best, place) = (found, other);
+                }
+            }
+        }
+        if place == before {
+            break;
+        }
+    }
+    at(&place)
 }
 
-fn decompose(points: &[[f64; 4]], lengths: &[f64; 4], noise: f64) -> Option<Cholesky<f64, Dyn>> {
-    let n = points.len();
-    let mut k = DMatrix::zeros(n, n);
-    for i in 0..n {
-        for j in 0..i {
-            let value = covariance(&points[i], &points[j], lengths);
-            k[(i, j)] = value;
-            k[(j, i)] = value;
-        }
-        k[(i, i)] = 1.0 + noise;
-    }
-    k.cholesky()
+fn decompose(points: &Levels, lengths: &[f64; 4], noise: f64) -> Option<Lower> {
+    let mut k: DMatrix<f64> = points.bumps(points, lengths);
+    (0..k.nrows()).for_each(|i| k[(i, i)] = 1.0 + noise);
+    cholesky(k)
 }
 
 /// Up to a constant, with the variance at its best value.
-fn log_likelihood(points: &[[f64; 4]], y: &[f64], lengths: &[f64; 4], noise: f64) -> Option<f64> {
+fn log_likelihood(points: &Levels, y: &[f64], lengths: &[f64; 4], noise: f64) -> Option<f64> {
     let n = y.len() as f64;
-    let y = DVector::from_column_slice(y);
     let cholesky = decompose(points, lengths, noise)?;
-    let variance = y.dot(&cholesky.solve(&y)) / n;
-    let determinant = 2.0 * cholesky.l_dirty().diagonal().iter().map(|d| d.ln()).sum::<f64>();
-    Some(-0.5 * n * variance.max(1e-30).ln() - 0.5 * determinant)
+    let variance = cholesky.forward(y).iter().map(|v| v * v).sum::<f64>() / n;
+    Some(-0.5 * n * variance.max(1e-30).ln() - 0.5 * cholesky.ln_determinant())
 }
 
 #[cfg(test)]

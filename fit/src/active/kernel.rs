@@ -10,6 +10,7 @@
 use nalgebra::{DMatrix, DVector};
 
 use super::ensemble::{Ensemble, MODELS};
+use crate::bumps::{Levels, Place, place};
 use crate::point::Point;
 
 /// Variance of the level of ln(time) and ln(power).
@@ -17,24 +18,12 @@ pub(super) const LEVEL: [f64; 2] = [4.0, 1.0];
 /// Variance of the smooth remainder of ln(time) and ln(power): 7 and 8 %.
 pub(super) const REMAINDER: [f64; 2] = [0.07 * 0.07, 0.08 * 0.08];
 /// Its lengths over ln b, ln s, ln m, ln f.
-const LENGTHS: [f64; 4] = [1.5, 0.8, 0.9, 0.5];
-
-/// ln b, ln s, ln m, ln f; `None` for a MIG instance that does not exist. Rounded, so that files stay small.
-pub(super) fn variables(point: &Point) -> Option<[f64; 4]> {
-    let memory = point.share.memory()?.ln();
-    let all = [point.batch_items().ln(), point.share.sms().ln(), memory, point.ghz().ln()];
-    Some(all.map(|v| (v * 1e4).round() / 1e4))
-}
-
-/// The remainder's correlation of two places.
-pub(super) fn near(a: &[f64; 4], b: &[f64; 4]) -> f64 {
-    let square: f64 = (0..4).map(|d| ((a[d] - b[d]) / LENGTHS[d]).powi(2)).sum();
-    (-0.5 * square).exp()
-}
+pub(super) const LENGTHS: [f64; 4] = [1.5, 0.8, 0.9, 0.5];
 
 /// Points with what the covariance needs of them.
 pub(super) struct Places {
-    pub(super) variables: Vec<[f64; 4]>,
+    pub(super) variables: Vec<Place>,
+    levels: Levels,
     mean: DVector<f64>,
     /// Imagined models' scaled deviations from the mean, one a row, so that covariance is a product of columns.
     pub(super) features: DMatrix<f64>,
@@ -48,15 +37,15 @@ impl Places {
         let mut mean = DVector::zeros(2 * n);
         let mut all = Vec::with_capacity(n);
         for (i, point) in points.iter().enumerate() {
-            all.push(variables(point)?);
-            let (centre, deviations) = Ensemble::shared().features(point)?;
-            (mean[i], mean[n + i]) = (centre[0], centre[1]);
-            for (k, [time, power]) in deviations.into_iter().enumerate() {
-                features[(k, i)] = time;
-                features[(k, n + i)] = power;
+            all.push(place(point)?);
+            let at = Ensemble::shared().at(point)?;
+            (mean[i], mean[n + i]) = (at.mean[0], at.mean[1]);
+            for (k, [time, power]) in at.deviations.iter().enumerate() {
+                features[(k, i)] = *time;
+                features[(k, n + i)] = *power;
             }
         }
-        Some(Self { variables: all, mean, features })
+        Some(Self { levels: Levels::new(&all), variables: all, mean, features })
     }
 
     pub(super) fn len(&self) -> usize {
@@ -79,14 +68,13 @@ impl Places {
 
     /// Covariance of the surface here (rows) with that at other points (columns).
     pub(super) fn covariance(&self, other: &Self) -> DMatrix<f64> {
-        let mut k = self.features.tr_mul(&other.features);
+        // The product of two matrices is fast, that of a transposed one is not.
+        let mut k = self.features.transpose() * &other.features;
+        let near = self.levels.bumps(&other.levels, &LENGTHS);
         let (n, m) = (self.len(), other.len());
-        for (i, a) in self.variables.iter().enumerate() {
-            for (j, b) in other.variables.iter().enumerate() {
-                let near = near(a, b);
-                k[(i, j)] += LEVEL[0] + REMAINDER[0] * near;
-                k[(n + i, m + j)] += LEVEL[1] + REMAINDER[1] * near;
-            }
+        for (figure, (level, remainder)) in LEVEL.into_iter().zip(REMAINDER).enumerate() {
+            let mut block = k.view_mut((figure * n, figure * m), (n, m));
+            block.zip_apply(&near, |k, near| *k += level + remainder * near);
         }
         k
     }
