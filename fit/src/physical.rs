@@ -61,15 +61,29 @@ impl Physical {
         cap_w: Option<f64>,
         corrected: bool,
     ) -> Result<Self, FitError> {
-        let times: Vec<(Point, f64)> =
-            seen.points.iter().filter_map(|o| Some((o.point, o.batch_time_ms()?))).collect();
+        Self::fit_with(&Self::batch_time(seen)?, seen, base, cap_w, corrected)
+    }
+
+    /// The time of a batch, the part that is the same with and without corrections.
+    pub(crate) fn batch_time(seen: &Observations) -> Result<BatchTime, FitError> {
+        let times = times(seen);
         if times.len() < FEWEST {
             return Err(too_few(seen, "throughput", "physical", times.len(), FEWEST));
         }
+        let no_solution = || FitError::NoSolution { model: seen.model.clone(), target: "time of a batch" };
+        BatchTime::fit(&times).filter(BatchTime::is_sound).ok_or_else(no_solution)
+    }
+
+    /// The fit with the time of a batch of the same observations.
+    pub(crate) fn fit_with(
+        batch_time: &BatchTime,
+        seen: &Observations,
+        base: Option<&BasePower>,
+        cap_w: Option<f64>,
+        corrected: bool,
+    ) -> Result<Self, FitError> {
+        let (batch_time, times) = (batch_time.clone(), times(seen));
         let no_solution = |target| FitError::NoSolution { model: seen.model.clone(), target };
-        let batch_time = BatchTime::fit(&times)
-            .filter(BatchTime::is_sound)
-            .ok_or_else(|| no_solution("time of a batch"))?;
         let mut factors: Vec<f64> =
             seen.points.iter().filter_map(|o| Some(o.latency_ms? / o.batch_time_ms()?)).collect();
         let latency_factor = (!factors.is_empty()).then(|| median(&mut factors));
@@ -131,6 +145,10 @@ impl Physical {
                 .flatten()
                 .all(Residual::is_sound)
     }
+}
+
+fn times(seen: &Observations) -> Vec<(Point, f64)> {
+    seen.points.iter().filter_map(|o| Some((o.point, o.batch_time_ms()?))).collect()
 }
 
 fn corrected_time(point: &Point, time: &BatchTime, residual: Option<&Residual>) -> Option<f64> {
