@@ -131,6 +131,15 @@ pub fn is_writable_name(path: &Path) -> bool {
     matches!(extension(path).as_str(), "parquet" | "csv")
 }
 
+/// What is said of a file of sets: its rows are of models beside others, and no profile.
+pub(crate) const SETS: &str =
+    "it holds sets of models that ran together (`profile --together`), not a profile; `gpumon fit` takes it as --sets";
+
+/// Whether columns are those of sets.
+pub(crate) fn is_of_sets<'a>(columns: impl Iterator<Item = &'a str>) -> bool {
+    columns.filter(|column| matches!(*column, "set" | "members" | "latency_alone")).count() == 3
+}
+
 pub(crate) fn extension(path: &Path) -> String {
     path.extension().map_or(String::new(), |e| e.to_string_lossy().to_ascii_lowercase())
 }

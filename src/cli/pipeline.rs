@@ -46,7 +46,7 @@ pub struct ProfileArgs {
     pub heat: Option<Duration>,
     /// Measure this many sets of two to four models at work on the GPU together instead, on shares of the lists that fit
     /// together, chosen to be unlike each other
-    #[arg(long, value_name = "SETS", conflicts_with_all = ["design", "record"], value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, value_name = "SETS", conflicts_with_all = ["design", "record", "power_limits"], value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub together: Option<u32>,
     /// Profile of the same models alone: sets are chosen by it too, and slowdowns and dynamic power are told
     #[arg(long, value_name = "PROFILE", requires = "together")]
@@ -75,8 +75,8 @@ pub struct ProfileArgs {
     /// Batch sizes, items
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32", value_name = "LIST", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub batches: Vec<u32>,
-    /// Also record the GPU while the sweep runs, into this folder, with a mark at the end of each row; a stopped sweep
-    /// goes on only without this
+    /// Also record a simulated GPU while the sweep runs, into this folder, with a mark at the end of each row; a stopped
+    /// sweep goes on only without this (a real GPU is recorded beside it, with `gpumon record`)
     #[arg(long, value_name = "NAME")]
     pub record: Option<PathBuf>,
     /// Profiles of other models on this kind of GPU, which an adaptive design learns from; may be repeated

@@ -39,6 +39,8 @@ mod worker;
 
 /// Exit code: everything was done.
 const DONE: u8 = 0;
+/// Exit code: nothing came of it.
+const FAILED: u8 = 1;
 /// Exit code: done, but something was lost and `--strict` was given.
 const DONE_WITH_LOSSES: u8 = 3;
 /// Exit code: recorded, but a GPU was lost, for good or for a while.

@@ -69,7 +69,10 @@ fn ours(batches: &[RecordBatch], schema: &Schema, path: &Path) -> Result<Profile
     let name = path.display().to_string();
     let known: Vec<_> = ProfileRow::columns().into_iter().map(|c| c.name).collect();
     let fields = schema.fields().iter().map(|f| f.name().as_str());
-    let unknown: Vec<_> = fields.filter(|f| !known.contains(f)).map(quoted).collect();
+    let unknown: Vec<_> = fields.clone().filter(|f| !known.contains(f)).map(quoted).collect();
+    if is_of_sets(fields) {
+        return Err(ProfileError::file(path, SETS));
+    }
     let mut notices = Vec::new();
     if !unknown.is_empty() {
         notices

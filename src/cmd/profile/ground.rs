@@ -122,6 +122,28 @@ impl Ground {
         }
     }
 
+    /// An error if one of these power limits, W, cannot be set on this GPU.
+    pub fn can_limit(&self, limits_w: &[u32]) -> Result<()> {
+        let bounds_w = match (&self.sim, &self.real) {
+            (Some(sim), _) => {
+                let power = &sim.gpu().spec().power;
+                Some((power.limit_min_w, power.limit_max_w))
+            }
+            (None, Some(real)) if !limits_w.is_empty() => {
+                let power = real.control.state()?.power;
+                power.map(|p| (f64::from(p.min.0) / 1e3, f64::from(p.max.0) / 1e3))
+            }
+            _ => None,
+        };
+        let Some((least, most)) = bounds_w else { return Ok(()) };
+        match limits_w.iter().find(|w| !(least..=most).contains(&f64::from(**w))) {
+            Some(odd) => bail!(
+                "--power-limits: {odd} W is not possible; this GPU takes {least} to {most} W"
+            ),
+            None => Ok(()),
+        }
+    }
+
     /// The measuring protocol: how long the GPU settles follows from its sensors, where they were characterised.
     pub fn protocol(&self, args: &ProfileArgs) -> Protocol {
         let (precision, idle_s) = (args.precision / 100.0, args.idle.as_secs_f64());

@@ -26,7 +26,7 @@ use gpumon_profile::workload;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use super::{DONE, INTERRUPTED, inputs, replay, session};
+use super::{DONE, FAILED, INTERRUPTED, inputs, replay, session};
 use crate::adaptive::Adaptive;
 use crate::cli::pipeline::ProfileArgs;
 use crate::output::{self, note};
@@ -111,6 +111,10 @@ pub fn run(args: &ProfileArgs) -> Result<u8> {
         [path.as_path()].into_iter().chain(read),
         [args.output.as_path(), journal.as_path()].into_iter().chain(args.record.as_deref()),
     )?;
+    if !matches!(args.design, Design::Adaptive(_)) && (!args.prior.is_empty() || args.cap_w.is_some()) {
+        let flag = if args.prior.is_empty() { "--cap-w" } else { "--prior" };
+        bail!("{flag} is for adaptive designs; give --design adaptive:F, or leave it out");
+    }
     let mut chooser = chooser(args)?;
     let workload = inputs::workload(path)?;
     let ground = Ground::open(args)?;
@@ -119,6 +123,7 @@ pub fn run(args: &ProfileArgs) -> Result<u8> {
     let (clocks, locked) = ground.clocks(args, &workload)?;
     let supported = &ground.device.identity().sm_clocks;
     let space = Space::new(&shares, &args.batches, &clocks, supported)?.with_limits(&args.power_limits);
+    ground.can_limit(&args.power_limits)?;
     let wants = ground::wants(locked, args, &shares);
     if let Some(count) = args.together {
         return sets::run(args, count, &ground, &workload, &space, wants);
@@ -235,6 +240,15 @@ pub fn run(args: &ProfileArgs) -> Result<u8> {
         }
     }
     let valid = outcome.rows.iter().filter(|row| row.valid).count();
+    let mut without = 0;
+    for model in &plan.models {
+        let rows = || outcome.rows.iter().filter(|row| row.model == model.model);
+        if let Some(first) = rows().next().filter(|_| rows().all(|row| !row.valid)) {
+            without += 1;
+            let why = first.reason.as_deref().unwrap_or("no reason is given");
+            note(format_args!("gpumon: `{}`: no row is valid, the first because: {why}", model.model));
+        }
+    }
     if args.json {
         output::print_json(&Report {
             simulated: ground.simulated(),
@@ -276,7 +290,7 @@ pub fn run(args: &ProfileArgs) -> Result<u8> {
         args.output.display(),
         if ground.simulated() { "; simulated" } else { "" }
     ));
-    Ok(DONE)
+    Ok(if without == plan.models.len() { FAILED } else { DONE })
 }
 
 /// What chooses the points.
