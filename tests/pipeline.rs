@@ -68,8 +68,8 @@ fn a_workload_becomes_a_plan() {
     );
     assert!(header.ends_with(",pred_latency_p99_high,extrapolated,simulated"), "{header}");
     let row: Vec<&str> = lines.next().unwrap().split(',').collect();
-    assert_eq!((row.len(), lines.next()), (18, None));
-    assert_eq!(row[16..], ["false", "true"]);
+    assert_eq!((row.len(), lines.next()), (21, None));
+    assert_eq!(row[19..], ["false", "true"]);
     let (low, value, high) =
         (row[5].parse::<f64>().unwrap(), row[4].parse::<f64>().unwrap(), row[6].parse::<f64>().unwrap());
     assert!(low < value && value < high && value > 30.0);
