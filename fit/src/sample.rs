@@ -196,7 +196,7 @@ mod tests {
             let error = sample(&grid(), Mapping::Level, fraction, 0).unwrap_err();
             assert!(error.to_string().contains("fraction"));
         }
-        assert!(sample(&[], Mapping::Level, 0.5, 0).is_err());
+        assert!(sample::<3>(&[], Mapping::Level, 0.5, 0).is_err());
         assert_eq!(sample(&grid(), Mapping::Level, 1.0, 0).unwrap().len(), 150);
     }
 
