@@ -3,9 +3,13 @@
 //! Rule: for each model a [`Belief`] over its points, after the models of the prior profiles and those that this sweep has
 //! finished; it takes up the model's rows in their order. It ends at the goal's error or number of points, and not before
 //! [`FEWEST`] points were measured.
+//! A point's seconds are those of any, more where batches are expected to be long, and more for the first point of a share, by
+//! what such points took longer so far in this sweep: a process starts there.
 //! Cases: a prior profile's rows of the model itself are not used, so that a full grid can be its own prior. Of more than
 //! [`active::MOST`] points evenly taken ones are candidates. Points that failed count as measured and tell nothing.
 //! Not done here: changing the base power while a model is swept; it is what is known when the model begins.
+
+use std::collections::BTreeSet;
 
 use gpumon_core::profile::ProfileRow;
 use gpumon_fit::active::{self, Belief};
@@ -14,6 +18,7 @@ use gpumon_fit::evaluate::models_of;
 use gpumon_fit::point::{Observations, Point, Share};
 use gpumon_profile::choose::{Candidate, Choice, Chooser, End};
 use gpumon_profile::design::Goal;
+use gpumon_profile::protocol::Protocol;
 use gpumon_profile::replay::point_of;
 use gpumon_profile::space;
 
@@ -81,7 +86,7 @@ impl Chooser for Adaptive {
             }
         }
         state.looked_at = rows.len();
-        let choice = state.choose(&self.goal, left);
+        let choice = state.choose(&self.goal, rows, left);
         self.state = Some(state);
         choice
     }
@@ -92,7 +97,7 @@ impl Chooser for Adaptive {
 }
 
 impl State {
-    fn choose(&self, goal: &Goal, left: &[Candidate]) -> Choice {
+    fn choose(&self, goal: &Goal, rows: &[ProfileRow], left: &[Candidate]) -> Choice {
         let Some(belief) = &self.belief else { return Choice::Done(End::default()) };
         let expected = belief.expected_error().larger();
         let reached = goal.error.map(|error| self.measured >= FEWEST && expected <= error);
@@ -100,13 +105,54 @@ impl State {
         if reached == Some(true) || self.measured >= goal.cap(self.measured + left.len()) {
             return done;
         }
+        let cost = Cost::of(&self.model, rows);
+        let seconds = |c: &Candidate, place: usize| {
+            let batch_s = belief.at(place).map_or(0.0, |e| e.batch_time_ms / 1e3);
+            c.expected_s + Protocol::default().longer_s(batch_s) + cost.start_s(&c.point)
+        };
         let places: Vec<(usize, f64)> = left
             .iter()
-            .filter_map(|c| Some((self.grid.binary_search(&c.point).ok()?, c.expected_s)))
+            .filter_map(|c| self.grid.binary_search(&c.point).ok().map(|place| (place, seconds(c, place))))
             .collect();
         let best = belief.best(&places).and_then(|place| self.grid.get(place));
         best.and_then(|point| left.iter().position(|c| c.point == *point)).map_or(done, Choice::Next)
     }
+}
+
+/// What the first point of a share takes longer.
+struct Cost {
+    start_s: f64,
+    /// Shares of the model in which it was measured already, in millionths of the SMs.
+    begun: BTreeSet<i64>,
+}
+
+impl Cost {
+    fn of(model: &str, rows: &[ProfileRow]) -> Self {
+        let (mut first_s, mut later_s, mut seen) = (Vec::new(), Vec::new(), BTreeSet::new());
+        for row in rows.iter().filter(|row| !row.is_idle()) {
+            let is_first = seen.insert((row.model.as_str(), millionths(row.share)));
+            if let Some(wall_s) = row.wall_s.filter(|_| row.valid) {
+                if is_first { first_s.push(wall_s) } else { later_s.push(wall_s) }
+            }
+        }
+        let start_s =
+            median(first_s).zip(median(later_s)).map_or(0.0, |(first, later)| (first - later).max(0.0));
+        let begun = seen.into_iter().filter(|(of, _)| *of == model).map(|(_, share)| share).collect();
+        Self { start_s, begun }
+    }
+
+    fn start_s(&self, point: &space::Point) -> f64 {
+        if self.begun.contains(&millionths(point.share.fraction())) { 0.0 } else { self.start_s }
+    }
+}
+
+fn millionths(share: f64) -> i64 {
+    (share * 1e6).round() as i64
+}
+
+fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied()
 }
 
 fn to_fit(point: &space::Point) -> Point {
@@ -209,6 +255,38 @@ mod tests {
         let (count, end) = points("adaptive:0.1,err=0.0001", &[]);
         assert_eq!((count, end.reached), (8, Some(false)));
         assert_eq!(points("adaptive:0.1", &[]).1.reached, None);
+    }
+
+    #[test]
+    fn a_share_that_takes_long_to_begin_is_stayed_in() {
+        let shares = |start_s: f64| {
+            let (mut rows, mut left, mut chooser) = (idle(), candidates(), adaptive("adaptive:0.16", &[]));
+            let mut begun = BTreeSet::new();
+            while let Choice::Next(i) = chooser.next("a", &rows, &left) {
+                let point = left.remove(i).point;
+                let is_first = begun.insert(point.share);
+                let wall_s = Some(if is_first { 3.0 + start_s } else { 3.0 });
+                rows.push(ProfileRow { wall_s, ..row("a", &point, 0.001) });
+            }
+            (rows.len() - 5, begun.len())
+        };
+        let (alike, dear) = (shares(0.0), shares(500.0));
+        assert_eq!((alike.0, dear.0), (12, 12));
+        assert!(dear.1 < alike.1, "{dear:?} {alike:?}");
+    }
+
+    #[test]
+    fn long_batches_and_first_points_cost_more() {
+        let mut rows = idle();
+        let points: Vec<space::Point> = candidates().iter().map(|c| c.point).collect();
+        for (i, wall_s) in [(0, 12.0), (1, 2.0), (2, 2.5), (15, 14.0)] {
+            rows.push(ProfileRow { wall_s: Some(wall_s), ..row("a", &points[i], 1.0) });
+        }
+        let cost = Cost::of("a", &rows);
+        assert_eq!((cost.start_s(&points[3]), cost.start_s(&points[31])), (0.0, 14.0 - 2.5));
+        assert_eq!(Cost::of("b", &rows).start_s(&points[0]), 11.5, "another model starts anew");
+        let protocol = Protocol::default();
+        assert_eq!((protocol.longer_s(0.05), protocol.longer_s(0.5)), (0.0, 0.6 + 4.0));
     }
 
     #[test]

@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::base::BasePower;
 use crate::error::FitError;
 use crate::fit::{Central, Context, Form, Surfaces, fit_form};
+use crate::parallel;
 use crate::point::{Observations, Point};
 use crate::validate::{self, Compared};
 
@@ -58,10 +59,10 @@ impl Auto {
         seen: &Observations,
         context: &Context<'_>,
     ) -> Result<(Self, Option<Vec<Compared>>), FitError> {
-        let tried: Tried = TRIED
-            .into_iter()
-            .filter_map(|form| Some((form, validate::with_form(form, seen, context)?)))
-            .collect();
+        let compared =
+            validate::left_out(seen, context, |training| validate::without_each(training, context));
+        let tried: Tried =
+            TRIED.into_iter().zip(compared).filter_map(|(form, compared)| Some((form, compared?))).collect();
         let batch_time = best(&tried, 2);
         // Dynamic power, where there is one, because it is what the forms differ in.
         let power = best(&tried, 1).or_else(|| best(&tried, 0));
@@ -75,8 +76,9 @@ impl Auto {
             parts: vec![],
         };
         let used = |form: &Form| auto.mixes().iter().any(|mix| mix.contains_key(form));
-        let parts = TRIED.into_iter().filter(used).map(|form| fit_form(form, seen, context));
-        auto.parts = parts.collect::<Result<_, _>>()?;
+        let used: Vec<Form> = TRIED.into_iter().filter(used).collect();
+        let parts = parallel::map(&used, |form| fit_form(*form, seen, context));
+        auto.parts = parts.into_iter().collect::<Result<_, _>>()?;
         auto.strip();
         let compared = auto.compared(&tried, context.base);
         Ok((auto, compared))
@@ -116,9 +118,11 @@ impl Auto {
 
     /// What the mixes say at a point; `None` for a MIG instance that does not exist. `base` is the one of the fit.
     pub fn at(&self, point: &Point, base: Option<&BasePower>) -> Option<Central> {
-        let answers: Vec<(Form, Option<Central>)> =
-            self.parts.iter().map(|part| (part.form(), part.at(point, base))).collect();
-        self.mixed(point, base, |form| answers.iter().find(|a| a.0 == form).and_then(|a| a.1))
+        let mut answers = [None; Form::ALL.len()];
+        for part in &self.parts {
+            answers[part.form() as usize] = part.at(point, base);
+        }
+        self.mixed(point, base, |form| answers[form as usize])
     }
 
     fn mixed(

@@ -171,10 +171,10 @@ fn linearised(rows: &[([f64; TERMS], f64)], at: &[f64], p: f64) -> (DVector<f64>
     for (i, (terms, ms)) in rows.iter().enumerate() {
         let (work, floor, time) = time_of(terms, at, p);
         residuals[i] = time / ms - 1.0;
+        let slope = |part: f64| if time > 0.0 { (part / time).powf(p - 1.0) } else { 1.0 };
+        let (of_work, of_floor) = (slope(work), slope(floor));
         for j in 0..TERMS {
-            let part = if j < WORK { work } else { floor };
-            let slope = if time > 0.0 { (part / time).powf(p - 1.0) } else { 1.0 };
-            jacobian[(i, j)] = slope * terms[j] / ms;
+            jacobian[(i, j)] = if j < WORK { of_work } else { of_floor } * terms[j] / ms;
         }
     }
     (residuals, jacobian)

@@ -22,6 +22,7 @@ use crate::fit::{Central, too_few};
 use crate::point::{Observation, Observations, Point};
 use crate::power::{self, Power, PowerOf, PowerPoint};
 use crate::residual::Residual;
+use crate::variables::variables;
 
 /// Fewest points for a fit: as many as the time has coefficients.
 pub const FEWEST: usize = 10;
@@ -60,15 +61,29 @@ impl Physical {
         cap_w: Option<f64>,
         corrected: bool,
     ) -> Result<Self, FitError> {
-        let times: Vec<(Point, f64)> =
-            seen.points.iter().filter_map(|o| Some((o.point, o.batch_time_ms()?))).collect();
+        Self::fit_with(&Self::batch_time(seen)?, seen, base, cap_w, corrected)
+    }
+
+    /// The time of a batch, the part that is the same with and without corrections.
+    pub(crate) fn batch_time(seen: &Observations) -> Result<BatchTime, FitError> {
+        let times = times(seen);
         if times.len() < FEWEST {
             return Err(too_few(seen, "throughput", "physical", times.len(), FEWEST));
         }
+        let no_solution = || FitError::NoSolution { model: seen.model.clone(), target: "time of a batch" };
+        BatchTime::fit(&times).filter(BatchTime::is_sound).ok_or_else(no_solution)
+    }
+
+    /// The fit with the time of a batch of the same observations.
+    pub(crate) fn fit_with(
+        batch_time: &BatchTime,
+        seen: &Observations,
+        base: Option<&BasePower>,
+        cap_w: Option<f64>,
+        corrected: bool,
+    ) -> Result<Self, FitError> {
+        let (batch_time, times) = (batch_time.clone(), times(seen));
         let no_solution = |target| FitError::NoSolution { model: seen.model.clone(), target };
-        let batch_time = BatchTime::fit(&times)
-            .filter(BatchTime::is_sound)
-            .ok_or_else(|| no_solution("time of a batch"))?;
         let mut factors: Vec<f64> =
             seen.points.iter().filter_map(|o| Some(o.latency_ms? / o.own_time_ms()?)).collect();
         let latency_factor = (!factors.is_empty()).then(|| median(&mut factors));
@@ -104,14 +119,19 @@ impl Physical {
 
     /// What the form says at a point; `None` for a MIG instance that does not exist. `base` is the one of the fit.
     pub fn at(&self, point: &Point, base: Option<&BasePower>) -> Option<Central> {
-        let batch_time_ms = corrected_time(point, &self.batch_time, self.time_residual.as_ref())?;
+        let residuals = [&self.time_residual, &self.latency_residual, &self.power_residual];
+        let [time, latency, power] = if residuals.iter().any(|r| r.is_some()) {
+            let place = variables(point)?;
+            residuals.map(|r| r.as_ref().map_or(1.0, |r| r.factor_at(&place)))
+        } else {
+            [1.0; 3]
+        };
+        let batch_time_ms = self.batch_time.at_ms(point)? * time;
         let base_w = base.map(|b| b.at_w(point.frequency));
-        let factor = self.power_residual.as_ref().map_or(Some(1.0), |r| r.factor(point))?;
-        let power_w = self.power.as_ref().map(|p| (p.of, factor * p.at_w(point, batch_time_ms)));
+        let power_w = self.power.as_ref().map(|p| (p.of, power * p.at_w(point, batch_time_ms)));
         let (average_w, dynamic_w) = power::both_w(power_w, base_w, self.cap_w);
-        let tail = self.latency_residual.as_ref().map_or(Some(1.0), |r| r.factor(point))?;
         let latency_ms =
-            self.latency_factor.map(|factor| factor * tail * (point.processes_count() * batch_time_ms));
+            self.latency_factor.map(|factor| factor * latency * (point.processes_count() * batch_time_ms));
         Some(Central { average_w, dynamic_w, batch_time_ms, latency_ms })
     }
 
@@ -127,6 +147,10 @@ impl Physical {
                 .flatten()
                 .all(Residual::is_sound)
     }
+}
+
+fn times(seen: &Observations) -> Vec<(Point, f64)> {
+    seen.points.iter().filter_map(|o| Some((o.point, o.batch_time_ms()?))).collect()
 }
 
 fn corrected_time(point: &Point, time: &BatchTime, residual: Option<&Residual>) -> Option<f64> {

@@ -123,7 +123,7 @@ fn figure(
         return Err(too_few(seen, target, "polynomial", x.len(), design.terms()));
     }
     let least = y.iter().copied().fold(f64::INFINITY, f64::min);
-    let figure = Figure { surface: design.solve(&y, 0.0).0, least };
+    let figure = Figure { surface: design.solve(&y, 0.0), least };
     if figure.surface.is_over(names) { Ok(figure) } else { Err(no_solution()) }
 }
 

@@ -72,20 +72,21 @@ impl Power {
         // A knee needs points on both sides to be seen.
         let inner = clocks.get(2..clocks.len().saturating_sub(2)).unwrap_or_default();
         let knees = std::iter::once(None).chain(inner.iter().copied().map(Some));
-        let mut best: Option<(f64, Self)> = None;
+        let mut best: Option<(f64, f64, Option<f64>, Design)> = None;
         for knee in knees {
             let x: Vec<Vec<f64>> =
                 used.iter().map(|p| variables(&p.point, p.batch_time_ms, knee).to_vec()).collect();
             let Some(design) = Design::new(&VARIABLES, &x, 2) else { continue };
-            for ridge in RIDGES {
-                let (ln_watts, left_out) = design.solve(&y, ridge);
-                let cost = left_out.iter().map(|e| e * e).sum::<f64>();
-                if cost.is_finite() && best.as_ref().is_none_or(|b| cost < b.0) {
-                    best = Some((cost, Self { of, knee_mhz: knee, ln_watts }));
-                }
+            let cost = |ridge: f64| design.left_out(&y, ridge).norm_squared();
+            let costs = RIDGES.map(|ridge| (cost(ridge), ridge)).into_iter().filter(|c| c.0.is_finite());
+            let Some((cost, ridge)) = costs.reduce(|best, c| if c.0 < best.0 { c } else { best }) else {
+                continue;
+            };
+            if best.as_ref().is_none_or(|b| cost < b.0) {
+                best = Some((cost, ridge, knee, design));
             }
         }
-        best.map(|b| b.1)
+        best.map(|(_, ridge, knee_mhz, design)| Self { of, knee_mhz, ln_watts: design.solve(&y, ridge) })
     }
 
     /// Power, W, at a point where a batch takes `batch_time_ms`.

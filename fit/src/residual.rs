@@ -10,9 +10,14 @@
 //! Source: Rasmussen and Williams, *Gaussian Processes for Machine Learning*, 2.2 (prediction), 5.4.1 (marginal
 //! likelihood), with the scale v integrated out.
 
-use nalgebra::{Cholesky, DMatrix, DVector, Dyn};
+use std::collections::HashMap;
+
+use nalgebra::DMatrix;
 use serde::{Deserialize, Serialize};
 
+use crate::bumps::{Bumps, Levels, bump};
+use crate::cholesky::{Lower, cholesky};
+use crate::once::Once;
 use crate::point::Point;
 use crate::variables::{COUNT, Variables, variables};
 
@@ -30,14 +35,17 @@ const NOISES: [f64; 7] = [1e-3, 1e-2, 0.03, 0.1, 0.3, 1.0, 10.0];
 pub struct Residual {
     /// Length over which the correction changes, each variable, in the variable's own unit.
     #[serde(with = "crate::variables::lengths")]
-    pub lengths: Variables,
+    lengths: Variables,
     /// Noise over variance.
-    pub noise: f64,
+    noise: f64,
     /// The points of the fit, each with its variables.
     #[serde(with = "crate::variables::places")]
-    pub points: Vec<Variables>,
+    points: Vec<Variables>,
     /// One weight a point.
-    pub weights: Vec<f64>,
+    weights: Vec<f64>,
+    /// The sum over the points, made ready; `None` where it has to be taken one by one.
+    #[serde(skip)]
+    sum: Once<Option<Bumps<1>>>,
 }
 
 /// Nine significant digits, so that files stay small.
@@ -67,49 +75,26 @@ impl Residual {
         let some: Vec<Variables> = points.iter().copied().step_by(step).collect();
         let some_y: Vec<f64> = y.iter().copied().step_by(step).collect();
         let several = points.iter().any(|p| p[PROCESSES] != points[0][PROCESSES]);
-        let at = |place: &[usize; COUNT + 1]| -> (Variables, f64) {
-            let mut lengths: Variables = std::array::from_fn(|j| LENGTHS[place[j]] * spread[j]);
-            if !several {
-                lengths[PROCESSES] = f64::INFINITY;
-            }
-            (lengths, NOISES[place[COUNT]])
-        };
-        let likelihood = |place: &[usize; COUNT + 1]| {
-            let (lengths, noise) = at(place);
-            log_likelihood(&some, &some_y, &lengths, noise).unwrap_or(f64::NEG_INFINITY)
-        };
-        let mut place = [4, 4, 4, 4, 4, 3];
-        let mut best = likelihood(&place);
-        for _ in 0..6 {
-            let before = place;
-            for axis in (0..=COUNT).filter(|axis| several || *axis != PROCESSES) {
-                for value in 0..if axis < COUNT { LENGTHS.len() } else { NOISES.len() } {
-                    let mut other = place;
-                    other[axis] = value;
-                    let found = likelihood(&other);
-                    if found > best + 1e-9 {
-                        (best, place) = (found, other);
-                    }
-                }
-            }
-            if place == before {
-                break;
-            }
-        }
-        let (lengths, noise) = at(&place);
-        let weights = decompose(&points, &lengths, noise)?.solve(&DVector::from_vec(y));
-        let fitted =
-            Self { lengths, noise, points, weights: weights.iter().map(|w| shortened(*w)).collect() };
+        let (lengths, noise) = chosen(&Levels::new(&some), &some_y, &spread, several);
+        let weights = decompose(&Levels::new(&points), &lengths, noise)?.solve(&y);
+        let weights = weights.iter().map(|w| shortened(*w)).collect();
+        let fitted = Self { lengths, noise, points, weights, sum: Once::default() };
         fitted.is_sound().then_some(fitted)
     }
 
     /// Factor on the form's value at a point; `None` for a MIG instance that does not exist.
     pub fn factor(&self, point: &Point) -> Option<f64> {
-        let at = variables(point)?;
-        let sum: f64 =
-            self.points.iter().zip(&self.weights).map(|(p, w)| w * covariance(p, &at, &self.lengths)).sum();
+        Some(self.factor_at(&variables(point)?))
+    }
+
+    /// The same at a point's place.
+    pub(crate) fn factor_at(&self, at: &Variables) -> f64 {
+        let one_by_one =
+            || self.points.iter().zip(&self.weights).map(|(p, w)| w * bump(p, at, &self.lengths)).sum();
+        let ready = self.sum.get(|| Bumps::new(&self.points, [&self.weights], &self.lengths));
+        let sum: f64 = ready.as_ref().map_or_else(one_by_one, |sum| sum.at(at)[0]);
         // A correction beyond e^±1 says that the form does not fit, not how.
-        Some(sum.clamp(-1.0, 1.0).exp())
+        sum.clamp(-1.0, 1.0).exp()
     }
 
     pub(crate) fn is_sound(&self) -> bool {
@@ -120,33 +105,56 @@ impl Residual {
     }
 }
 
-fn covariance(a: &Variables, b: &Variables, lengths: &Variables) -> f64 {
-    let square: f64 = (0..COUNT).map(|j| ((a[j] - b[j]) / lengths[j]).powi(2)).sum();
-    (-0.5 * square).exp()
+/// Lengths and noise with the greatest marginal likelihood, by coordinate search.
+fn chosen(points: &Levels, y: &[f64], spread: &Variables, several: bool) -> (Variables, f64) {
+    let at = |place: &[usize; COUNT + 1]| -> (Variables, f64) {
+        let mut lengths: Variables = std::array::from_fn(|j| LENGTHS[place[j]] * spread[j]);
+        if !several {
+            lengths[PROCESSES] = f64::INFINITY;
+        }
+        (lengths, NOISES[place[COUNT]])
+    };
+    // Rounds come back to the same places.
+    let mut known = HashMap::<[usize; COUNT + 1], f64>::new();
+    let mut likelihood = |place: &[usize; COUNT + 1]| {
+        *known.entry(*place).or_insert_with(|| {
+            let (lengths, noise) = at(place);
+            log_likelihood(points, y, &lengths, noise).unwrap_or(f64::NEG_INFINITY)
+        })
+    };
+    let mut place = [4, 4, 4, 4, 4, 3];
+    let mut best = likelihood(&place);
+    for _ in 0..6 {
+        let before = place;
+        for axis in (0..=COUNT).filter(|axis| several || *axis != PROCESSES) {
+            for value in 0..if axis < COUNT { LENGTHS.len() } else { NOISES.len() } {
+                let mut other = place;
+                other[axis] = value;
+                let found = likelihood(&other);
+                if found > best + 1e-9 {
+                    (best, place) = (found, other);
+                }
+            }
+        }
+        if place == before {
+            break;
+        }
+    }
+    at(&place)
 }
 
-fn decompose(points: &[Variables], lengths: &Variables, noise: f64) -> Option<Cholesky<f64, Dyn>> {
-    let n = points.len();
-    let mut k = DMatrix::zeros(n, n);
-    for i in 0..n {
-        for j in 0..i {
-            let value = covariance(&points[i], &points[j], lengths);
-            k[(i, j)] = value;
-            k[(j, i)] = value;
-        }
-        k[(i, i)] = 1.0 + noise;
-    }
-    k.cholesky()
+fn decompose(points: &Levels, lengths: &Variables, noise: f64) -> Option<Lower> {
+    let mut k: DMatrix<f64> = points.bumps(points, lengths);
+    (0..k.nrows()).for_each(|i| k[(i, i)] = 1.0 + noise);
+    cholesky(k)
 }
 
 /// Up to a constant, with the variance at its best value.
-fn log_likelihood(points: &[Variables], y: &[f64], lengths: &Variables, noise: f64) -> Option<f64> {
+fn log_likelihood(points: &Levels, y: &[f64], lengths: &Variables, noise: f64) -> Option<f64> {
     let n = y.len() as f64;
-    let y = DVector::from_column_slice(y);
     let cholesky = decompose(points, lengths, noise)?;
-    let variance = y.dot(&cholesky.solve(&y)) / n;
-    let determinant = 2.0 * cholesky.l_dirty().diagonal().iter().map(|d| d.ln()).sum::<f64>();
-    Some(-0.5 * n * variance.max(1e-30).ln() - 0.5 * determinant)
+    let variance = cholesky.forward(y).iter().map(|v| v * v).sum::<f64>() / n;
+    Some(-0.5 * n * variance.max(1e-30).ln() - 0.5 * cholesky.ln_determinant())
 }
 
 #[cfg(test)]

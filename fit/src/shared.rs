@@ -20,6 +20,7 @@ use crate::fit::{Central, Context, too_few};
 use crate::point::{Observation, Observations, Point};
 use crate::power::{PowerOf, both_w};
 use crate::residual::Residual;
+use crate::variables::variables;
 
 /// Fewest points for a fit.
 pub const FEWEST: usize = 5;
@@ -94,10 +95,11 @@ impl Shared {
 
     /// What the form says at a point; `None` for a MIG instance that does not exist. `base` is the one of the fit.
     pub fn at(&self, point: &Point, base: Option<&BasePower>) -> Option<Central> {
-        let [time, power] = self.surface.at(point)?.map(|v| v.clamp(-MOST_LN, MOST_LN).exp());
+        let place = variables(point)?;
+        let [time, power] = self.surface.at_place(point, &place)?.map(|v| v.clamp(-MOST_LN, MOST_LN).exp());
         let base_w = base.map(|b| b.at_w(point.frequency));
         let (average_w, dynamic_w) = both_w(self.power.map(|of| (of, power)), base_w, self.cap_w);
-        let tail = self.latency_residual.as_ref().map_or(Some(1.0), |r| r.factor(point))?;
+        let tail = self.latency_residual.as_ref().map_or(1.0, |r| r.factor_at(&place));
         let latency_ms = self.latency_factor.map(|factor| factor * tail * (point.processes_count() * time));
         Some(Central { average_w, dynamic_w, batch_time_ms: time, latency_ms })
     }

@@ -54,6 +54,8 @@ pub(crate) struct Design {
     powers: Vec<Vec<u8>>,
     means: DVector<f64>,
     u: DMatrix<f64>,
+    /// Squares of `u`.
+    squares: DMatrix<f64>,
     v_t: DMatrix<f64>,
     singular: DVector<f64>,
 }
@@ -88,10 +90,10 @@ impl Design {
         let (u, singular, v_t) = if x.ncols() == 0 {
             (DMatrix::zeros(n, 0), DVector::zeros(0), DMatrix::zeros(0, 0))
         } else {
-            let svd = x.svd(true, true);
-            (svd.u?, svd.singular_values, svd.v_t?)
+            decomposed(x)?
         };
-        Some(Self { variables, powers, means, u, v_t, singular })
+        let squares = u.map(|u| u * u);
+        Some(Self { variables, powers, means, u, squares, v_t, singular })
     }
 
     /// Number of coefficients.
@@ -99,26 +101,36 @@ impl Design {
         self.powers.len()
     }
 
-    /// Fits `y` (one value a point); also gives the leave-one-out residuals, in the order of the points.
-    pub(crate) fn solve(&self, y: &[f64], ridge: f64) -> (Surface, Vec<f64>) {
+    /// How much of each singular direction a ridge leaves, and what the direction is divided by.
+    fn filters(&self, ridge: f64) -> [DVector<f64>; 2] {
+        let cutoff = self.singular.iter().copied().fold(0.0, f64::max) * 1e-10;
+        let filter =
+            |of: fn(f64, f64) -> f64| self.singular.map(|d| if d > cutoff { of(d, ridge) } else { 0.0 });
+        [filter(|d, ridge| d * d / (d * d + ridge)), filter(|d, ridge| d / (d * d + ridge))]
+    }
+
+    /// Leave-one-out residuals of a fit of `y` (one value a point), in the order of the points.
+    pub(crate) fn left_out(&self, y: &[f64], ridge: f64) -> DVector<f64> {
+        let n = y.len() as f64;
+        let centred = centred(y);
+        let [shrink, _] = self.filters(ridge);
+        let mut left_out = &centred - &self.u * self.u.tr_mul(&centred).component_mul(&shrink);
+        let leverage = &self.squares * shrink;
+        left_out.iter_mut().zip(leverage.iter()).for_each(|(e, h)| *e /= (1.0 - (1.0 / n + h)).max(1e-6));
+        left_out
+    }
+
+    /// Fits `y` (one value a point).
+    pub(crate) fn solve(&self, y: &[f64], ridge: f64) -> Surface {
         let n = y.len();
         let mean = y.iter().sum::<f64>() / n as f64;
-        let centred = DVector::from_iterator(n, y.iter().map(|v| v - mean));
-        let cutoff = self.singular.iter().copied().fold(0.0, f64::max) * 1e-10;
-        let shrink = self.singular.map(|d| if d > cutoff { d * d / (d * d + ridge) } else { 0.0 });
-        let inverse = self.singular.map(|d| if d > cutoff { d / (d * d + ridge) } else { 0.0 });
+        let centred = centred(y);
+        let [shrink, inverse] = self.filters(ridge);
         let projected = self.u.tr_mul(&centred);
         let coefficients = self.v_t.tr_mul(&projected.component_mul(&inverse));
         let residuals = &centred - &self.u * projected.component_mul(&shrink);
         let left = n as f64 - 1.0 - shrink.sum();
         let variance = (left > 0.5).then(|| residuals.norm_squared() / left);
-        let leave_one_out = (0..n)
-            .map(|i| {
-                let row = self.u.row(i);
-                let h = 1.0 / n as f64 + row.iter().zip(shrink.iter()).map(|(u, s)| u * u * s).sum::<f64>();
-                residuals[i] / (1.0 - h).max(1e-6)
-            })
-            .collect();
         // Covariance of the coefficients: variance × V diag(inverse²) Vᵀ.
         let half = DMatrix::from_diagonal(&inverse) * &self.v_t;
         let mut terms = vec![Term {
@@ -130,14 +142,26 @@ impl Design {
             let std_error = variance.map(|v| (v * half.column(k).norm_squared()).sqrt());
             terms.push(Term { powers: powers.clone(), value: coefficients[k], std_error });
         }
-        (Surface { variables: self.variables.clone(), ridge, terms }, leave_one_out)
+        Surface { variables: self.variables.clone(), ridge, terms }
     }
 }
 
 impl Surface {
     /// The sum at `point`, one value a variable.
     pub fn at(&self, point: &[f64]) -> f64 {
-        self.terms.iter().map(|t| t.value * monomial(&self.variables, &t.powers, point)).sum()
+        // Powers of up to four variables, worked out once; more variables or higher powers are rare enough.
+        let mut powers = [[1.0; 4]; 4];
+        for ((powers, v), x) in powers.iter_mut().zip(&self.variables).zip(point) {
+            let z = (x - v.mean) / v.scale;
+            *powers = [1.0, z, z * z, z * (z * z)];
+        }
+        let product = |term: &Term| -> f64 {
+            if term.powers.len() > powers.len() || term.powers.iter().any(|p| *p > 3) {
+                return monomial(&self.variables, &term.powers, point);
+            }
+            powers.iter().zip(&term.powers).map(|(z, p)| z[usize::from(*p)]).product()
+        };
+        self.terms.iter().map(|t| t.value * product(t)).sum()
     }
 
     /// Whether this surface is over exactly these variables with as many powers in each term, all finite.
@@ -147,6 +171,22 @@ impl Surface {
             && self.terms.iter().all(|t| t.powers.len() == names.len() && t.value.is_finite())
             && !self.terms.is_empty()
     }
+}
+
+fn centred(y: &[f64]) -> DVector<f64> {
+    let mean = y.iter().sum::<f64>() / y.len() as f64;
+    DVector::from_iterator(y.len(), y.iter().map(|v| v - mean))
+}
+
+/// Singular values of a matrix with its vectors: U, the values, Vᵀ. Of a tall matrix those of its R, which is small.
+fn decomposed(x: DMatrix<f64>) -> Option<(DMatrix<f64>, DVector<f64>, DMatrix<f64>)> {
+    if x.nrows() < 2 * x.ncols() {
+        let svd = x.svd(true, true);
+        return Some((svd.u?, svd.singular_values, svd.v_t?));
+    }
+    let (q, r) = x.qr().unpack();
+    let svd = r.svd(true, true);
+    Some((q * svd.u?, svd.singular_values, svd.v_t?))
 }
 
 fn monomial(variables: &[Variable], powers: &[u8], point: &[f64]) -> f64 {
@@ -182,7 +222,8 @@ mod tests {
     fn a_known_polynomial_is_found() {
         let truth = |p: &[f64]| 3.0 + 0.01 * p[0] - 2.0 * p[1] + 0.005 * p[0] * p[1] + p[1].powi(3);
         let y: Vec<f64> = grid().iter().map(|p| truth(p)).collect();
-        let (surface, left_out) = Design::new(&["a", "b"], &grid(), 3).unwrap().solve(&y, 0.0);
+        let design = Design::new(&["a", "b"], &grid(), 3).unwrap();
+        let (surface, left_out) = (design.solve(&y, 0.0), design.left_out(&y, 0.0));
         assert_eq!(surface.terms.len(), 10);
         assert!((surface.at(&[50.0, 2.5]) - truth(&[50.0, 2.5])).abs() < 1e-9);
         assert!(left_out.iter().all(|e| e.abs() < 1e-9));
@@ -192,10 +233,10 @@ mod tests {
     fn leave_one_out_residuals_are_those_of_fits_without_the_point() {
         let y: Vec<f64> = grid().iter().map(|p| (p[0] * 0.013 + p[1] * 1.7).sin()).collect();
         let design = Design::new(&["a", "b"], &grid(), 2).unwrap();
-        let (_, left_out) = design.solve(&y, 0.0);
+        let left_out = design.left_out(&y, 0.0);
         let (mut points, mut rest) = (grid(), y.clone());
         let (point, value) = (points.remove(7), rest.remove(7));
-        let (without, _) = Design::new(&["a", "b"], &points, 2).unwrap().solve(&rest, 0.0);
+        let without = Design::new(&["a", "b"], &points, 2).unwrap().solve(&rest, 0.0);
         assert!((value - without.at(&point) - left_out[7]).abs() < 1e-9);
     }
 
@@ -205,7 +246,7 @@ mod tests {
         let design = Design::new(&["c", "two", "x"], &points, 3).unwrap();
         assert!(design.powers.iter().all(|p| p[0] == 0 && p[1] <= 1));
         let y: Vec<f64> = points.iter().map(|p| 1.0 + p[1] + 2.0 * p[2]).collect();
-        let (surface, _) = design.solve(&y, 0.0);
+        let surface = design.solve(&y, 0.0);
         assert!((surface.at(&[7.0, 1.0, 3.0]) - 8.0).abs() < 1e-9);
     }
 
@@ -215,7 +256,7 @@ mod tests {
         let noisy =
             |s: f64| -> Vec<f64> { points.iter().map(|p| 2.0 * p[0] + s * (p[0] * 7.7).sin()).collect() };
         let design = Design::new(&["x"], &points, 1).unwrap();
-        let slope = |s, ridge| design.solve(&noisy(s), ridge).0.terms[1].clone();
+        let slope = |s, ridge| design.solve(&noisy(s), ridge).terms[1].clone();
         assert!(slope(1.0, 10.0).value < slope(1.0, 0.0).value);
         assert!(slope(5.0, 0.0).std_error > slope(1.0, 0.0).std_error);
         assert!(Design::new(&["x"], &[vec![f64::NAN]], 1).is_none());

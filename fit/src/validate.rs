@@ -12,6 +12,8 @@ use crate::auto::Auto;
 use crate::base::BasePower;
 use crate::error::FitError;
 use crate::fit::{Central, Context, Form, Surfaces, fit_form};
+use crate::parallel;
+use crate::physical::Physical;
 use crate::point::{Observation, Observations, Point};
 use crate::sample::{shuffled, stream};
 use crate::shared::{self, Shared};
@@ -52,28 +54,58 @@ pub(crate) fn fit(
         let (auto, compared) = Auto::fit(seen, context)?;
         return Ok((Surfaces::Auto(Box::new(auto)), compared));
     }
-    Ok((fit_form(form, seen, context)?, with_form(form, seen, context)))
+    let fold = |training: &Observations| [without(form, training, context)];
+    let [compared] = left_out(seen, context, fold);
+    Ok((fit_form(form, seen, context)?, compared))
 }
 
-/// Predicts each point by a fit of `form` without it; `None` if there are too few to leave any out.
-pub(crate) fn with_form(form: Form, seen: &Observations, context: &Context<'_>) -> Option<Vec<Compared>> {
+/// A fit for a fold.
+fn without(form: Form, training: &Observations, context: &Context<'_>) -> Option<Surfaces> {
+    match form {
+        Form::Shared => Shared::fit_from(shared::FEWEST - 1, training, context)
+            .map(|shared| Surfaces::Shared(Box::new(shared))),
+        form => fit_form(form, training, context),
+    }
+    .ok()
+}
+
+/// The same for the physical, the corrected and the shared form, of which the first two have the time of a batch in common.
+pub(crate) fn without_each(training: &Observations, context: &Context<'_>) -> [Option<Surfaces>; 3] {
+    let batch_time = Physical::batch_time(training).ok();
+    let physical = |corrected| {
+        let time = batch_time.as_ref()?;
+        Physical::fit_with(time, training, context.base, context.cap_w, corrected).ok().map(Box::new)
+    };
+    [
+        physical(false).map(Surfaces::Physical),
+        physical(true).map(Surfaces::Corrected),
+        without(Form::Shared, training, context),
+    ]
+}
+
+/// Predicts each point by fits without it, which `fold` makes of the rest; `None` where a fold has no fit, or there are too few points
+/// to leave any out.
+pub(crate) fn left_out<const N: usize>(
+    seen: &Observations,
+    context: &Context<'_>,
+    fold: impl Fn(&Observations) -> [Option<Surfaces>; N] + Sync,
+) -> [Option<Vec<Compared>>; N] {
     let n = seen.points.len();
     let order = shuffled(n, &mut stream(context.seed));
     let folds = if n <= ONE_BY_ONE { n } else { FOLDS };
-    let mut compared = Vec::with_capacity(n);
-    for fold in 0..folds {
-        let (out, within): (Vec<usize>, Vec<usize>) = (0..n).partition(|i| i % folds == fold);
+    let each = parallel::map(&(0..folds).collect::<Vec<_>>(), |number| {
+        let (out, within): (Vec<usize>, Vec<usize>) = (0..n).partition(|i| i % folds == *number);
         let pick = |places: Vec<usize>| seen.at(places.into_iter().map(|i| order[i]));
         let (training, rest) = (pick(within), pick(out));
-        let surfaces = match form {
-            Form::Shared => Shared::fit_from(shared::FEWEST - 1, &training, context)
-                .map(|shared| Surfaces::Shared(Box::new(shared))),
-            form => fit_form(form, &training, context),
-        };
-        let surfaces = surfaces.ok()?;
-        compared.extend(compare(&surfaces, &rest, context.base));
+        fold(&training).map(|fit| Some(compare(&fit?, &rest, context.base)))
+    });
+    let mut all: [Option<Vec<Compared>>; N] = std::array::from_fn(|_| Some(Vec::with_capacity(n)));
+    for compared in each {
+        for (all, compared) in all.iter_mut().zip(compared) {
+            *all = all.take().zip(compared).map(|(all, compared)| [all, compared].concat());
+        }
     }
-    (!compared.is_empty()).then_some(compared)
+    all.map(|compared| compared.filter(|c| !c.is_empty()))
 }
 
 /// What a fit says of points, beside what was measured there.

@@ -3,6 +3,7 @@
 //! Rule: a workload, a profile and base powers make a problem; the load scales every model's rate.
 //! Cases: clocks are the workload's list, or those of the profile; each must have a base power. The GPU count is
 //! [`Ask::gpus`], else the workload's, else free. A model of the workload with a `max_load` is not scaled above that.
+//! Where rates may be divided over partitions, a candidate need not keep up with a whole rate.
 //! A model that no candidate can serve is an error that names it, what binds and the nearest achievable.
 //! Not done: choosing anything.
 //!
@@ -35,6 +36,9 @@ pub struct Ask<'a> {
     pub gpus: Option<u32>,
     /// Scale of every rate; 1 is the workload's.
     pub load: f64,
+    /// Whether a rate may be divided over several partitions ([`crate::policy::Policy::splits`]): then no one candidate
+    /// must keep up with it.
+    pub split: bool,
 }
 
 impl<'a> Ask<'a> {
@@ -45,7 +49,7 @@ impl<'a> Ask<'a> {
         base: &'a BasePower,
         objective: Objective,
     ) -> Self {
-        Self { workload, rows, base, objective, gpus: None, load: 1.0 }
+        Self { workload, rows, base, objective, gpus: None, load: 1.0, split: false }
     }
 }
 
@@ -60,7 +64,7 @@ pub struct Demand {
     pub rate_rps: f64,
     /// Everything that it could run as at the problem's clocks.
     pub candidates: Vec<Candidate>,
-    /// Indices of the candidates that meet both demands; never empty.
+    /// Indices of the candidates that meet both demands; empty only where rates may be divided ([`Ask::split`]).
     pub feasible: Vec<usize>,
 }
 
@@ -157,9 +161,10 @@ impl Problem {
             let feasible: Vec<usize> =
                 (0..candidates.len()).filter(|&i| candidates[i].meets(latency_slo_ms, rate_rps)).collect();
             let name = model.name.clone();
-            if feasible.is_empty() {
+            let least_rps = if ask.split { 0.0 } else { rate_rps };
+            if !candidates.iter().any(|c| c.meets(latency_slo_ms, least_rps)) {
                 let binding =
-                    candidate::binding(&candidates, latency_slo_ms, rate_rps).unwrap_or_else(|| {
+                    candidate::binding(&candidates, latency_slo_ms, least_rps).unwrap_or_else(|| {
                         Binding::NoRows(candidate::unusable(&name, rows, sharing, &SEVEN_SLICES))
                     });
                 infeasible.push(Infeasible { model: name, latency_slo_ms, rate_rps, binding });

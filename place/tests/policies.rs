@@ -88,6 +88,59 @@ fn enertune_refuses_mps_with_the_reason() {
 }
 
 #[test]
+fn fgd_fills_gpus_with_shares_of_both_kinds() {
+    let (mut workload, mut rows) = synthetic::workload(6);
+    let base = synthetic::base();
+    for sharing in [Sharing::Mig, Sharing::Mps] {
+        if sharing == Sharing::Mps {
+            rows.iter_mut().for_each(|r| r.mig_slices = None);
+        }
+        workload.cluster.sharing = Some(sharing);
+        let problem = Problem::new(&Ask::new(&workload, &rows, &base, Objective::Power)).unwrap();
+        let plan = place(&problem, "fgd").unwrap();
+        let top = problem.clocks.last().unwrap().0;
+        let share = |p: &gpumon_place::plan::Partition| match (p.slices, p.share_pct) {
+            (Some(slices), _) => f64::from(slices) / 7.0,
+            (None, pct) => pct.unwrap() / 100.0,
+        };
+        let asked: f64 = plan.gpus.iter().flat_map(|g| &g.partitions).map(share).sum();
+        eprintln!("{sharing:?}: {asked:.3} GPUs asked for, {} taken", plan.gpus.len());
+        assert!(plan.gpus.iter().all(|g| g.frequency_mhz == top));
+        assert!(plan.gpus.len() < 6 && plan.gpus.len() as f64 >= asked - 1e-6);
+    }
+}
+
+#[test]
+fn rates_above_any_one_instance_are_divided_or_refused() {
+    let (mut workload, rows) = synthetic::workload(3);
+    workload.models.iter_mut().for_each(|model| model.rate_rps *= 20.0);
+    let base = synthetic::base();
+    let ask = Ask::new(&workload, &rows, &base, Objective::Power);
+    assert!(matches!(Problem::new(&ask), Err(ProblemError::Infeasible(_))));
+    let problem = Problem::new(&Ask { split: true, ..ask }).unwrap();
+    for policy in POLICIES {
+        match place(&problem, policy.name()) {
+            Ok(plan) => assert!(policy.splits() && check(&problem, &plan).is_empty()),
+            Err(PlaceError::NoConfiguration { why, .. }) => {
+                assert!(!policy.splits() && why.contains("`m0`"), "{why}");
+            }
+            Err(other) => panic!("{}: {other}", policy.name()),
+        }
+    }
+}
+
+#[test]
+fn parvagpu_names_the_model_whose_slo_leaves_no_time_to_wait() {
+    let (mut workload, rows) = synthetic::workload(2);
+    let of = rows.iter().filter(|r| r.model == "m1").filter_map(|r| r.latency);
+    workload.models[1].latency_slo_ms = of.fold(f64::INFINITY, f64::min) * 2.0;
+    let base = synthetic::base();
+    let ask = Ask { split: true, ..Ask::new(&workload, &rows, &base, Objective::Power) };
+    let error = place(&Problem::new(&ask).unwrap(), "parvagpu").unwrap_err().to_string();
+    assert!(error.contains("`m1`: a batch must take less than 45 % of its SLO"), "{error}");
+}
+
+#[test]
 fn the_whole_gpu_is_given_only_where_nothing_less_serves() {
     let (mut workload, rows) = synthetic::workload(1);
     let most = |slices: i32| {
@@ -191,6 +244,13 @@ fn a_thousand_random_workloads_have_a_sound_plan_or_a_named_reason() {
         match Problem::new(&ask) {
             Ok(problem) => match place(&problem, "enertune") {
                 Ok(plan) => {
+                    for policy in POLICIES {
+                        match place(&problem, policy.name()) {
+                            Ok(plan) => assert_eq!(check(&problem, &plan), []),
+                            Err(PlaceError::TooFewGpus { .. } | PlaceError::NoConfiguration { .. }) => {}
+                            Err(other) => panic!("{other}"),
+                        }
+                    }
                     assert_eq!(check(&problem, &plan), []);
                     planned += 1;
                 }

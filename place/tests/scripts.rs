@@ -257,6 +257,32 @@ fn mps_partitions_get_their_percentage() {
 }
 
 #[test]
+fn processes_of_an_instance_share_it_by_mps_and_its_rate() {
+    let ground = Ground::new("Enabled\n");
+    program(
+        &ground.0.path().join("nvidia-cuda-mps-control"),
+        "#!/bin/sh\n[ \"$*\" = -d ] || read -r line\nprintf 'mps %s%s %s\\n' \"$*\" \"$line\" \
+         \"${CUDA_MPS_PIPE_DIRECTORY##*/}\" >> \"$STATE/log\"\n",
+    );
+    let worker = "printf 'worker %s %s %s\\n' \"$GPUMON_RATE_RPS\" \"$CUDA_VISIBLE_DEVICES\" \
+                  \"${CUDA_MPS_PIPE_DIRECTORY##*/}\" >> \"$STATE/log\"";
+    let run = ["sh", "-uc", worker].map(str::to_owned).to_vec();
+    let (mut plan, workload) = planned(&[("a".into(), run)]);
+    let p = &mut plan.gpus[0].partitions[0];
+    (p.processes, p.rate_rps) = (3, 30.0);
+    let script = &scripts(&plan, &workload).unwrap()[0];
+    accepted(script);
+    let out = ground.run(script);
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let log = ground.read("log");
+    let of = |what: &str| log.lines().filter(|l| l.starts_with(what)).collect::<Vec<_>>();
+    assert_eq!(of("mps"), ["mps -d MIG-0", "mps quit MIG-0"]);
+    assert_eq!(of("worker"), ["worker 10 MIG-0 MIG-0"; 3]);
+    let (quit, undone) = (log.find("mps quit").unwrap(), log.find("-dci").unwrap());
+    assert!(quit < undone, "the daemon ends before its instance goes");
+}
+
+#[test]
 fn scripts_are_known_as_ours_and_say_that_they_are_simulated() {
     let (mut plan, workload) = planned(&[("a".into(), vec!["true".into()])]);
     for simulated in [false, true] {
@@ -296,6 +322,7 @@ fn shellcheck_has_nothing_to_say() {
     let (mut plan, workload) = planned(&[("it's".into(), vec!["true".into(), "$x".into()])]);
     for mps in [false, true] {
         let p = &mut plan.gpus[0].partitions[0];
+        p.processes = 2;
         if mps {
             (p.slices, p.start_slot, p.share_pct) = (None, None, Some(40.0));
         }

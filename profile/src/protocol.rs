@@ -112,6 +112,12 @@ impl Protocol {
         self.load_s + 2.0 * self.block_s + self.settle_s + self.measure_min_s
     }
 
+    /// What it takes longer, s, where a batch takes so long, s: two of them end the warm-up, and some are measured.
+    pub fn longer_s(&self, batch_s: f64) -> f64 {
+        let measured_s = batch_s * self.min_batches as f64 - self.measure_min_s;
+        (2.0 * (batch_s - self.block_s)).max(0.0) + measured_s.clamp(0.0, self.stretch_max_s)
+    }
+
     /// What an idle row takes, s.
     pub fn idle_row_s(&self) -> f64 {
         2.0 * self.idle_s

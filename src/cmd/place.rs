@@ -88,8 +88,10 @@ fn plan<'a>(args: &PlaceArgs, workload: &Workload, read: impl Iterator<Item = &'
             (rows, base)
         }
     };
-    let ask = Ask { gpus: args.gpus, load: args.load, ..Ask::new(workload, &rows, &base, args.objective) };
-    let mut plan = policy::place(&Problem::new(&ask)?, &args.system)?;
+    let system = policy::policy(&args.system)?;
+    let (gpus, load, split) = (args.gpus, args.load, system.splits());
+    let ask = Ask { gpus, load, split, ..Ask::new(workload, &rows, &base, args.objective) };
+    let mut plan = policy::solve(&Problem::new(&ask)?, system)?;
     plan.inputs = read.map(input).collect::<Result<_>>()?;
     Ok(plan)
 }

@@ -97,9 +97,11 @@ fn row_15_signals_close_the_recording() {
     ));
     let child = start(&fake, &[]);
     has_rows(&fake, 20);
-    signal(&child, "-INT");
-    std::thread::sleep(Duration::from_millis(100));
-    signal(&child, "-INT");
+    // On a busy machine two that are close together may arrive as one.
+    for _ in 0..6 {
+        signal(&child, "-INT");
+        std::thread::sleep(Duration::from_millis(100));
+    }
     let (output, _) = ends(15, child);
     assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
     assert_eq!(state(&recording(&fake)), "recording", "it left at once");

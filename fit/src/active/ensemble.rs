@@ -11,7 +11,8 @@
 //!
 //! Source: the forms in `docs/fitting.md`; the ranges are assumptions, wide on purpose.
 
-use std::sync::LazyLock;
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, RwLock};
 
 use rand::rngs::ChaCha8Rng;
 
@@ -44,38 +45,96 @@ struct Imagined {
 }
 
 /// All of them.
-pub(super) struct Ensemble(Vec<Imagined>);
+pub(super) struct Ensemble {
+    models: Vec<Imagined>,
+    /// What was asked for before: profiles and plans come back to the same points, model after model.
+    known: RwLock<HashMap<Key, Arc<Features>>>,
+}
+
+/// Batch, share of the SMs, of the memory, clock.
+type Key = (u32, u64, u64, u32);
+
+/// Points that are kept, 3 kB each; when there are as many, all are forgotten.
+const KEPT: usize = 2048;
+
+/// What they say at a point.
+pub(super) struct Features {
+    /// Mean of ln(ms) and ln(W).
+    pub(super) mean: [f64; 2],
+    /// Each model's scaled deviation from it.
+    pub(super) deviations: Vec<[f64; 2]>,
+}
+
+impl Features {
+    /// Mean plus the weighted sum of the scaled deviations.
+    pub(super) fn weighted(&self, weights: &[f64]) -> [f64; 2] {
+        // Four sums side by side, because each addition would wait for the one before.
+        let mut lanes = [[0.0; 2]; 4];
+        for (deviations, weights) in self.deviations.chunks(4).zip(weights.chunks(4)) {
+            for ((lane, v), w) in lanes.iter_mut().zip(deviations).zip(weights) {
+                *lane = [lane[0] + w * v[0], lane[1] + w * v[1]];
+            }
+        }
+        lanes.iter().fold(self.mean, |sum, lane| [sum[0] + lane[0], sum[1] + lane[1]])
+    }
+}
 
 impl Ensemble {
     /// The one there is.
     pub(super) fn shared() -> &'static Self {
         static ALL: LazyLock<Ensemble> = LazyLock::new(|| {
             let mut random = stream(1);
-            Ensemble((0..MODELS).map(|_| Imagined::draw(&mut random)).collect())
+            let models = (0..MODELS).map(|_| Imagined::draw(&mut random)).collect();
+            Ensemble { models, known: RwLock::default() }
         });
         &ALL
     }
 
-    /// Mean, and each model's scaled deviation from it, of ln(ms) and ln(W) at a point; `None` for a MIG instance that does not
-    /// exist.
-    pub(super) fn features(&self, point: &Point) -> Option<([f64; 2], Vec<[f64; 2]>)> {
-        let mut all = self.at(point)?;
+    /// What they say at a point; `None` for a MIG instance that does not exist.
+    pub(super) fn at(&self, point: &Point) -> Option<Arc<Features>> {
+        let (sms, memory) = (point.share.sms().to_bits(), point.share.memory()?.to_bits());
+        let key = (point.batch, sms, memory, point.frequency.0);
+        if let Some(features) = self.known.read().ok().and_then(|known| known.get(&key).cloned()) {
+            return Some(features);
+        }
+        let features = Arc::new(self.features(point)?);
+        if let Ok(mut known) = self.known.write() {
+            if known.len() >= KEPT {
+                known.clear();
+            }
+            known.insert(key, Arc::clone(&features));
+        }
+        Some(features)
+    }
+
+    fn features(&self, point: &Point) -> Option<Features> {
+        let here = Here::of(point)?;
+        let mut all: Vec<[f64; 2]> = self.models.iter().map(|model| model.at(&here)).collect();
         let sum = all.iter().fold([0.0; 2], |sum, v| [sum[0] + v[0], sum[1] + v[1]]);
         let mean = sum.map(|s| s / MODELS as f64);
         let scale = widened();
         all.iter_mut().for_each(|v| *v = [scale * (v[0] - mean[0]), scale * (v[1] - mean[1])]);
-        Some((mean, all))
+        Some(Features { mean, deviations: all })
     }
+}
 
-    /// Mean plus the weighted sum of the scaled deviations.
-    pub(super) fn weighted(&self, point: &Point, weights: &[f64]) -> Option<[f64; 2]> {
-        let (mean, all) = self.features(point)?;
-        Some(all.iter().zip(weights).fold(mean, |sum, (v, w)| [sum[0] + w * v[0], sum[1] + w * v[1]]))
-    }
+/// What all models take of a point.
+struct Here {
+    /// 1/(f n), b/(f n), b/(s f), 1/(s f), b/m.
+    terms: [f64; 5],
+    f: f64,
+    n: f64,
+    ln_f: f64,
+    ln_s: f64,
+    ln_m: f64,
+}
 
-    /// ln(ms) and ln(W) of each at a point; `None` for a MIG instance that does not exist.
-    fn at(&self, point: &Point) -> Option<Vec<[f64; 2]>> {
-        self.0.iter().map(|model| model.at(point)).collect()
+impl Here {
+    fn of(point: &Point) -> Option<Self> {
+        let (b, f, s, m) = (point.batch_items(), point.ghz(), point.share.sms(), point.share.memory()?);
+        let n = point.processes_count();
+        let terms = [1.0 / f / n, b / f / n, b / (s * f), 1.0 / (s * f), b / m];
+        Some(Self { terms, f, n, ln_f: f.ln(), ln_s: s.ln(), ln_m: m.ln() })
     }
 }
 
@@ -111,20 +170,27 @@ impl Imagined {
         }
     }
 
-    fn at(&self, point: &Point) -> Option<[f64; 2]> {
-        let (b, f, s, m) = (point.batch_items(), point.ghz(), point.share.sms(), point.share.memory()?);
-        let n = point.processes_count();
-        let terms = [1.0 / f / n, b / f / n, b / (s * f), 1.0 / (s * f), b / m];
-        let work: f64 = self.work.iter().zip(terms).map(|(w, t)| w * t).sum();
-        let floor = (self.floor[0] + self.floor[1] / f) / n;
-        let p = self.sharpness;
-        let ms = (work.powf(p) + floor.powf(p)).powf(1.0 / p);
-        let busy = (work / ms).clamp(0.0, 1.0).powf(self.busy_power);
-        let volts = 1.0 + self.volts_per_ghz * (f - self.knee_ghz).max(0.0);
+    /// ln(ms) and ln(W).
+    fn at(&self, here: &Here) -> [f64; 2] {
+        let work: f64 = self.work.iter().zip(here.terms).map(|(w, t)| w * t).sum();
+        let floor = (self.floor[0] + self.floor[1] / here.f) / here.n;
+        let ln_ms = (self.raised(work) + self.raised(floor)).ln() / self.sharpness;
+        let ln_busy = self.busy_power * (work.ln() - ln_ms).min(0.0);
+        let volts = 1.0 + self.volts_per_ghz * (here.f - self.knee_ghz).max(0.0);
         let [sms, memory, rest] = self.watts;
-        let watts = sms * busy * s.powf(self.share_power) * f.powf(self.clock_power) * volts.powi(2)
-            + memory * busy * m.powf(self.memory_power)
-            + rest * s.powf(self.rest_power) * f.sqrt();
-        Some([ms.ln(), watts.ln()])
+        let watts = sms
+            * (ln_busy + self.share_power * here.ln_s + self.clock_power * here.ln_f).exp()
+            * volts.powi(2)
+            + memory * (ln_busy + self.memory_power * here.ln_m).exp()
+            + rest * (self.rest_power * here.ln_s).exp() * here.f.sqrt();
+        [ln_ms, watts.ln()]
+    }
+
+    /// To the power of the sharpness.
+    fn raised(&self, ms: f64) -> f64 {
+        match self.sharpness {
+            p if p == 1.5 => ms * ms.sqrt(),
+            p => ms.powi(p as i32),
+        }
     }
 }

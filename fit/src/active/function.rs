@@ -15,11 +15,14 @@
 //!
 //! Source: Rasmussen and Williams, *Gaussian Processes for Machine Learning*, 2.2 (the mean as a sum of kernels).
 
-use nalgebra::{DMatrix, DVector};
+use nalgebra::DVector;
 use serde::{Deserialize, Serialize};
 
 use super::ensemble::{Ensemble, MODELS};
-use super::kernel::{LEVEL, Places, REMAINDER, near};
+use super::kernel::{LENGTHS, LEVEL, Places, REMAINDER};
+use crate::bumps::{Bumps, Levels, bump};
+use crate::cholesky::cholesky;
+use crate::once::Once;
 use crate::point::Point;
 use crate::residual::shortened;
 use crate::variables::{Variables, variables};
@@ -43,12 +46,22 @@ pub struct Function {
     time: Vec<f64>,
     /// Weight of the remainder of ln(power) around each place.
     power: Vec<f64>,
+    /// The sum over the places, made ready; `None` where it has to be taken one by one.
+    #[serde(skip)]
+    sum: Once<Option<Bumps<2>>>,
 }
 
 impl Function {
     /// No weights at all: the imagined models' mean, or nothing.
     pub(super) fn zero() -> Self {
-        Self { imagined: vec![0.0; MODELS], level: [0.0; 2], places: vec![], time: vec![], power: vec![] }
+        Self {
+            imagined: vec![0.0; MODELS],
+            level: [0.0; 2],
+            places: vec![],
+            time: vec![],
+            power: vec![],
+            sum: Once::default(),
+        }
     }
 
     /// K(x, places) · weights, K the covariance before any model was measured; one weight a figure and place.
@@ -63,11 +76,13 @@ impl Function {
             places: places.variables.clone(),
             time: scaled(0, REMAINDER[0]),
             power: scaled(n, REMAINDER[1]),
+            sum: Once::default(),
         }
     }
 
     /// Adds `factor` times another.
     pub(super) fn add(&mut self, factor: f64, other: &Self) {
+        self.sum = Once::default();
         self.imagined.iter_mut().zip(&other.imagined).for_each(|(a, b)| *a += factor * b);
         self.level.iter_mut().zip(&other.level).for_each(|(a, b)| *a += factor * b);
         for (i, place) in other.places.iter().enumerate() {
@@ -101,9 +116,13 @@ impl Function {
     }
 
     fn remainder(&self, at: &Variables) -> [f64; 2] {
+        let ready = self.sum.get(|| Bumps::new(&self.places, [&self.time, &self.power], &LENGTHS));
+        if let Some(sum) = ready {
+            return sum.at(at);
+        }
         let mut sum = [0.0; 2];
         for ((place, time), power) in self.places.iter().zip(&self.time).zip(&self.power) {
-            let near = near(place, at);
+            let near = bump(place, at, &LENGTHS);
             sum[0] += time * near;
             sum[1] += power * near;
         }
@@ -112,14 +131,19 @@ impl Function {
 
     /// ln(time of a batch in ms) and ln(power in W) at a point, μ included; `None` for a MIG instance that does not exist.
     pub(crate) fn at(&self, point: &Point) -> Option<[f64; 2]> {
-        let at = variables(point)?;
-        let [time, power] = self.remainder(&at);
-        let imagined = Ensemble::shared().weighted(point, &self.imagined)?;
+        self.at_place(point, &variables(point)?)
+    }
+
+    /// The same where the point's place is known.
+    pub(crate) fn at_place(&self, point: &Point, place: &Variables) -> Option<[f64; 2]> {
+        let [time, power] = self.remainder(place);
+        let imagined = Ensemble::shared().at(point)?.weighted(&self.imagined);
         Some([imagined[0] + self.level[0] + time, imagined[1] + self.level[1] + power])
     }
 
     /// The same with shorter numbers.
     pub(super) fn shortened(mut self) -> Self {
+        self.sum = Once::default();
         let all =
             self.imagined.iter_mut().chain(&mut self.level).chain(&mut self.time).chain(&mut self.power);
         all.for_each(|v| *v = shortened(*v));
@@ -133,16 +157,17 @@ impl Function {
             return self;
         }
         let places: Vec<Variables> = (0..MOST_PLACES).map(|i| self.places[i * n / MOST_PLACES]).collect();
-        let mut gram = DMatrix::from_fn(MOST_PLACES, MOST_PLACES, |i, j| near(&places[i], &places[j]));
+        let levels = Levels::new(&places);
+        let mut gram = levels.bumps(&levels, &LENGTHS);
         (0..MOST_PLACES).for_each(|i| gram[(i, i)] += JITTER);
         let values: Vec<[f64; 2]> = places.iter().map(|at| self.remainder(at)).collect();
-        let Some(cholesky) = gram.cholesky() else { return self };
+        let Some(cholesky) = cholesky(gram) else { return self };
         let weights = |figure: usize| {
-            let values = DVector::from_iterator(MOST_PLACES, values.iter().map(|v| v[figure]));
+            let values: Vec<f64> = values.iter().map(|v| v[figure]).collect();
             cholesky.solve(&values).iter().copied().collect()
         };
         let (time, power) = (weights(0), weights(1));
-        Self { places, time, power, ..self }
+        Self { places, time, power, sum: Once::default(), ..self }
     }
 
     /// Whether every number is one, and there are as many as there have to be.

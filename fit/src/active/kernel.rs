@@ -11,25 +11,21 @@
 use nalgebra::{DMatrix, DVector};
 
 use super::ensemble::{Ensemble, MODELS};
+use crate::bumps::Levels;
 use crate::point::Point;
-use crate::variables::{COUNT, Variables, variables};
+use crate::variables::{Variables, variables};
 
 /// Variance of the level of ln(time) and ln(power).
 pub(super) const LEVEL: [f64; 2] = [4.0, 1.0];
 /// Variance of the smooth remainder of ln(time) and ln(power): 7 and 8 %.
 pub(super) const REMAINDER: [f64; 2] = [0.07 * 0.07, 0.08 * 0.08];
 /// Its lengths over ln b, ln s, ln m, ln f, ln n.
-const LENGTHS: Variables = [1.5, 0.8, 0.9, 0.5, 1.0];
-
-/// The remainder's correlation of two places.
-pub(super) fn near(a: &Variables, b: &Variables) -> f64 {
-    let square: f64 = (0..COUNT).map(|d| ((a[d] - b[d]) / LENGTHS[d]).powi(2)).sum();
-    (-0.5 * square).exp()
-}
+pub(super) const LENGTHS: Variables = [1.5, 0.8, 0.9, 0.5, 1.0];
 
 /// Points with what the covariance needs of them.
 pub(super) struct Places {
     pub(super) variables: Vec<Variables>,
+    levels: Levels,
     mean: DVector<f64>,
     /// Imagined models' scaled deviations from the mean, one a row, so that covariance is a product of columns.
     pub(super) features: DMatrix<f64>,
@@ -44,14 +40,14 @@ impl Places {
         let mut all = Vec::with_capacity(n);
         for (i, point) in points.iter().enumerate() {
             all.push(variables(point)?);
-            let (centre, deviations) = Ensemble::shared().features(point)?;
-            (mean[i], mean[n + i]) = (centre[0], centre[1]);
-            for (k, [time, power]) in deviations.into_iter().enumerate() {
-                features[(k, i)] = time;
-                features[(k, n + i)] = power;
+            let at = Ensemble::shared().at(point)?;
+            (mean[i], mean[n + i]) = (at.mean[0], at.mean[1]);
+            for (k, [time, power]) in at.deviations.iter().enumerate() {
+                features[(k, i)] = *time;
+                features[(k, n + i)] = *power;
             }
         }
-        Some(Self { variables: all, mean, features })
+        Some(Self { levels: Levels::new(&all), variables: all, mean, features })
     }
 
     pub(super) fn len(&self) -> usize {
@@ -74,14 +70,13 @@ impl Places {
 
     /// Covariance of the surface here (rows) with that at other points (columns).
     pub(super) fn covariance(&self, other: &Self) -> DMatrix<f64> {
-        let mut k = self.features.tr_mul(&other.features);
+        // The product of two matrices is fast, that of a transposed one is not.
+        let mut k = self.features.transpose() * &other.features;
+        let near = self.levels.bumps(&other.levels, &LENGTHS);
         let (n, m) = (self.len(), other.len());
-        for (i, a) in self.variables.iter().enumerate() {
-            for (j, b) in other.variables.iter().enumerate() {
-                let near = near(a, b);
-                k[(i, j)] += LEVEL[0] + REMAINDER[0] * near;
-                k[(n + i, m + j)] += LEVEL[1] + REMAINDER[1] * near;
-            }
+        for (figure, (level, remainder)) in LEVEL.into_iter().zip(REMAINDER).enumerate() {
+            let mut block = k.view_mut((figure * n, figure * m), (n, m));
+            block.zip_apply(&near, |k, near| *k += level + remainder * near);
         }
         k
     }

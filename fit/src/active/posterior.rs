@@ -17,6 +17,7 @@ use super::function::Function;
 use super::kernel::Places;
 use super::prior::Expectation;
 use crate::base::median;
+use crate::cholesky::{Lower, cholesky};
 use crate::point::{Observation, Point};
 
 /// Points of one model that are used.
@@ -28,7 +29,9 @@ pub(crate) struct Posterior<'a> {
     places: Places,
     /// Which figure of which place each row of the system is: figure · places + place.
     rows: Vec<usize>,
-    inverse: DMatrix<f64>,
+    /// Ways of the expectation at the places, one a column.
+    ways: DMatrix<f64>,
+    own: Lower,
     weights: DVector<f64>,
     /// What variances are to be multiplied with.
     scale: f64,
@@ -54,17 +57,17 @@ impl<'a> Posterior<'a> {
         if rows.is_empty() {
             return None;
         }
-        let mut own = expected.covariance_on(&places).select_rows(&rows).select_columns(&rows);
+        let ways = expected.ways_on(&places);
+        let mut own = expected.covariance_along(&ways, &places).select_rows(&rows).select_columns(&rows);
         for (i, row) in rows.iter().enumerate() {
             let noise = NOISE[row / points.len()];
             own[(i, i)] += noise * noise;
         }
-        let inverse = own.cholesky()?.inverse();
-        let apart = DVector::from_vec(apart);
-        let weights = &inverse * &apart;
-        let surprise = apart.dot(&weights);
+        let own = cholesky(own)?;
+        let weights = own.solve(&apart);
+        let surprise = DVector::from_vec(apart).dot(&weights);
         let scale = (EXPECTED_WEIGHT + surprise) / (EXPECTED_WEIGHT + rows.len() as f64);
-        Some(Self { expected, places, rows, inverse, weights, scale })
+        Some(Self { expected, places, rows, ways, own, weights, scale })
     }
 
     /// The mean as a function.
@@ -73,7 +76,7 @@ impl<'a> Posterior<'a> {
         self.rows.iter().zip(self.weights.iter()).for_each(|(row, w)| all[*row] = *w);
         let mut surface = self.expected.mean.clone();
         surface.add(self.expected.own, &Function::of_weights(&self.places, &all));
-        let along = self.expected.ways_on(&self.places).tr_mul(&all);
+        let along = self.ways.tr_mul(&all);
         self.expected.ways.iter().zip(along.iter()).for_each(|(way, amount)| surface.add(*amount, way));
         surface.compact().shortened()
     }
@@ -81,11 +84,11 @@ impl<'a> Posterior<'a> {
     /// Standard deviations of ln(time) and ln(power) at points, noise of a measurement included.
     pub(crate) fn deviations(&self, points: &[Point]) -> Option<Vec<[f64; 2]>> {
         let there = Places::new(points)?;
-        let (n, here) = (points.len(), self.expected.ways_on(&self.places));
+        let n = points.len();
         let ways = self.expected.ways_on(&there);
-        let across = self.expected.own * self.places.covariance(&there) + here * ways.transpose();
+        let across = self.expected.own * self.places.covariance(&there) + &self.ways * ways.transpose();
         let across = across.select_rows(&self.rows);
-        let solved = &self.inverse * &across;
+        let solved = self.own.inverse() * &across;
         let own = there.variances(self.expected.own);
         let deviation = |figure: usize, i: usize| {
             let j = figure * n + i;
@@ -100,7 +103,7 @@ impl<'a> Posterior<'a> {
     /// times what is usual and by more than `least` in ln, found one after another; at most a share of `most` of all.
     pub(crate) fn outliers(&self, far: f64, least: f64, most: f64) -> Vec<(usize, usize)> {
         let (n, places) = (self.rows.len(), self.places.len());
-        let (mut inverse, mut weights) = (self.inverse.clone(), self.weights.clone());
+        let (mut inverse, mut weights) = (self.own.inverse(), self.weights.clone());
         let mut alive = vec![true; n];
         let mut found = Vec::new();
         while (found.len() as f64) < most * n as f64 {

@@ -21,6 +21,7 @@ use nalgebra::{DMatrix, DVector};
 use super::figures::{Figures, NOISE};
 use super::function::Function;
 use super::kernel::Places;
+use crate::cholesky::cholesky;
 use crate::point::{Observations, Point};
 
 /// Known models have at least this many usable figures.
@@ -64,7 +65,7 @@ impl Known {
         }
         let mut own = there.covariance(&there).select_rows(&rows).select_columns(&rows);
         noises.iter().enumerate().for_each(|(i, noise)| own[(i, i)] += noise);
-        let solved = own.cholesky()?.solve(&DVector::from_vec(values));
+        let solved = cholesky(own)?.solve(&values);
         let mut weights = DVector::zeros(2 * points.len());
         rows.iter().zip(solved.iter()).for_each(|(row, w)| weights[*row] = *w);
         Some(Self { model: model.model.clone(), surface: Function::of_weights(&there, &weights), points })
@@ -121,7 +122,11 @@ impl Expectation {
 
     /// Covariance among places.
     pub(super) fn covariance_on(&self, places: &Places) -> DMatrix<f64> {
-        let ways = self.ways_on(places);
-        self.own * places.covariance(places) + &ways * ways.transpose()
+        self.covariance_along(&self.ways_on(places), places)
+    }
+
+    /// The same where the ways at the places are known.
+    pub(super) fn covariance_along(&self, ways: &DMatrix<f64>, places: &Places) -> DMatrix<f64> {
+        self.own * places.covariance(places) + ways * ways.transpose()
     }
 }

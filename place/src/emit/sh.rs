@@ -4,6 +4,7 @@
 //! every worker with its argv from the workload, waits for them, and on exit, whichever way, stops the workers and
 //! puts the GPU back. It takes the GPU's index or UUID as its argument; without one, its own number.
 //! Each worker finds in its environment `CUDA_VISIBLE_DEVICES`, `GPUMON_MODEL`, `GPUMON_BATCH` and `GPUMON_RATE_RPS`.
+//! Several processes of a partition have equal parts of its rate; in a MIG instance they share it by an MPS daemon of its own.
 //! Cases: a GPU that has MIG instances already is refused, since undoing would take those too; MIG mode is put back
 //! as it was; a worker that fails stops the rest, and its exit status becomes the script's.
 //! Safety: whatever comes from a file stands between single quotes ([`quote`]), and never in a comment; a program
@@ -12,7 +13,7 @@
 //! driver as such, so the undoing unlocks.
 //!
 //! Source: NVIDIA's `nvidia-smi` and MIG User Guide (profile ids 19, 14, 9, 5, 0 for 1, 2, 3, 4, 7 slices on A100,
-//! H100 and H200; `-cgi ID:START`), and the MPS documentation for its variables.
+//! H100 and H200; `-cgi ID:START`; "MIG with CUDA MPS" for a daemon an instance), and the MPS documentation for its variables.
 
 use std::fmt::Write as _;
 
@@ -63,13 +64,15 @@ fn worker(text: &mut String, p: &Partition, mig: bool, workload: &Workload) -> R
     let _ = match (p.slices, p.start_slot, p.share_pct) {
         (Some(slices), Some(start), None) if mig => {
             let id = profile_id(slices).ok_or_else(|| EmitError::NoPlace(p.model.clone()))?;
-            writeln!(text, "\ninstance {id} {start}   # {slices} of 7 slices")
+            let mps = if p.processes > 1 { "\nshare_by_mps" } else { "" };
+            writeln!(text, "\ninstance {id} {start}   # {slices} of 7 slices{mps}")
         }
         (None, None, Some(pct)) if !mig => writeln!(text, "\nshare={pct:.4}"),
         _ => return Err(EmitError::NoPlace(p.model.clone())),
     };
     let words: Vec<String> = argv.iter().map(|a| quote(a)).collect();
-    let start = format!("start {} {} {}", quote(&p.model), p.batch, p.rate_rps);
+    let start =
+        format!("start {} {} {}", quote(&p.model), p.batch, p.rate_rps / f64::from(p.processes.max(1)));
     for _ in 0..p.processes {
         let _ = writeln!(text, "{start} \\\n  {}", words.join(" "));
     }
@@ -169,6 +172,7 @@ mig_devices() {
 # instance PROFILE START: creates one, and leaves its UUID in $device.
 instance() {
   before=$(mig_devices)
+  pipe=
   nvidia-smi mig -i "$gpu" -cgi "$1:$2" -C
   device=
   for uuid in $(mig_devices); do
@@ -183,12 +187,30 @@ instance() {
   fi
 }
 
+# Starts an MPS daemon by which the processes in $device share it.
+share_by_mps() {
+  [ -n "$folder" ] || folder=$(mktemp -d)
+  pipe=$folder/$device
+  mkdir "$pipe"
+  CUDA_VISIBLE_DEVICES="$device" CUDA_MPS_PIPE_DIRECTORY="$pipe" CUDA_MPS_LOG_DIRECTORY="$pipe" \
+    nvidia-cuda-mps-control -d
+}
+
 with_share() {
   export CUDA_VISIBLE_DEVICES="$device"
+  [ -z "$pipe" ] || export CUDA_MPS_PIPE_DIRECTORY="$pipe" CUDA_MPS_LOG_DIRECTORY="$pipe"
   exec "$@"
 }
 
 put_back() {
+  if [ -n "$folder" ]; then
+    for pipe in "$folder"/*; do
+      [ -d "$pipe" ] || continue
+      echo quit | CUDA_MPS_PIPE_DIRECTORY="$pipe" CUDA_MPS_LOG_DIRECTORY="$pipe" nvidia-cuda-mps-control >/dev/null ||
+        say "could not stop MPS on ${pipe##*/}"
+    done
+    rm -rf -- "$folder"
+  fi
   nvidia-smi mig -i "$gpu" -dci >/dev/null 2>&1 || :
   nvidia-smi mig -i "$gpu" -dgi >/dev/null 2>&1 || :
   if [ "$mode" != Enabled ]; then
@@ -202,6 +224,7 @@ if [ -n "$(mig_devices)" ] || nvidia-smi mig -i "$gpu" -lgi 2>/dev/null | grep -
   exit 1
 fi
 mode=$(mig_mode)
+folder=
 trap undo EXIT
 trap 'exit 129' HUP
 trap 'exit 130' INT

@@ -5,7 +5,9 @@
 
 pub mod dedicated;
 pub mod enertune;
+pub mod fgd;
 mod pack;
+pub mod parvagpu;
 
 use crate::check::{Violation, check};
 use crate::plan::{Placed, Plan};
@@ -19,12 +21,18 @@ pub trait Policy: Sync {
     /// What it does, in one sentence, with its source.
     fn about(&self) -> &'static str;
 
+    /// Whether it divides a model's rate over several partitions, so that a rate may be above what any one serves.
+    fn splits(&self) -> bool {
+        false
+    }
+
     /// Decides which model runs where; within `problem.gpus`, if that is bound.
     fn solve(&self, problem: &Problem) -> Result<Vec<Placed>, PlaceError>;
 }
 
 /// Every system.
-pub const POLICIES: &[&dyn Policy] = &[&enertune::EnerTune::WHOLE, &dedicated::Dedicated];
+pub const POLICIES: &[&dyn Policy] =
+    &[&enertune::EnerTune::WHOLE, &parvagpu::ParvaGpu, &fgd::Fgd::PUBLISHED, &dedicated::Dedicated];
 
 /// Why there is no plan.
 #[derive(Debug, thiserror::Error, PartialEq)]
@@ -48,6 +56,14 @@ pub enum PlaceError {
         does: &'static str,
         /// What was asked for.
         asked: &'static str,
+    },
+    /// Nothing that the profile has is what the system would run, though other systems might.
+    #[error("`{system}` has nothing to run: {why}; or choose another system")]
+    NoConfiguration {
+        /// The system.
+        system: &'static str,
+        /// Which model, what was expected and what was found.
+        why: String,
     },
     /// The models do not fit on the GPUs that there are.
     #[error(
@@ -104,6 +120,12 @@ pub fn place(problem: &Problem, system: &str) -> Result<Plan, PlaceError> {
 
 /// A plan for `problem` by this policy, checked.
 pub fn solve(problem: &Problem, policy: &dyn Policy) -> Result<Plan, PlaceError> {
+    let alone = problem.models.iter().find(|model| model.feasible.is_empty() && !policy.splits());
+    if let Some(model) = alone {
+        let why =
+            format!("no one partition serves `{}` at its rate, and it does not divide rates", model.name);
+        return Err(PlaceError::NoConfiguration { system: policy.name(), why });
+    }
     let placed = policy.solve(problem).map_err(|error| with_lower_rates(problem, policy, error))?;
     let plan = Plan::new(problem, policy.name(), &placed);
     let violations = check(problem, &plan);

@@ -1,4 +1,4 @@
-//! The published EnerTune data, read where it lies; it is never part of this project.
+//! The published data, read where it lies; it is never part of this project.
 
 // Helpers of tests may panic as tests do; each test uses some of them.
 #![allow(dead_code, clippy::unwrap_used)]
@@ -21,22 +21,28 @@ pub struct Reference {
     pub plans: serde_json::Value,
 }
 
-/// The reference, or `None` with a word when it is not there; a failure where it is required.
-pub fn reference() -> Option<Reference> {
+/// A folder of the reference, or `None` with a word when it is not there; a failure where it is required.
+pub fn folder(name: &str) -> Option<PathBuf> {
     let root = std::env::var_os("GPUMON_REFERENCE").map_or_else(
         || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared/reference"),
         PathBuf::from,
     );
-    let folder = root.join("a100");
-    if !folder.is_dir() {
-        assert!(
-            std::env::var_os("GPUMON_REQUIRE_REFERENCE").is_none(),
-            "GPUMON_REQUIRE_REFERENCE is set, but there is no {}",
-            folder.display()
-        );
-        eprintln!("skipped: no reference data at {}", folder.display());
-        return None;
+    let folder = root.join(name);
+    if folder.is_dir() {
+        return Some(folder);
     }
+    assert!(
+        std::env::var_os("GPUMON_REQUIRE_REFERENCE").is_none(),
+        "GPUMON_REQUIRE_REFERENCE is set, but there is no {}",
+        folder.display()
+    );
+    eprintln!("skipped: no reference data at {}", folder.display());
+    None
+}
+
+/// EnerTune's data, or `None` when it is not there.
+pub fn reference() -> Option<Reference> {
+    let folder = folder("a100")?;
     let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
     let table = |name: &str| -> Vec<BTreeMap<String, String>> {
         csv::Reader::from_reader(read(name).as_bytes()).deserialize().map(Result::unwrap).collect()

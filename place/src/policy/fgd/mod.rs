@@ -1,0 +1,194 @@
+//! FGD: models as tasks that ask for shares of GPUs, each where fragmentation grows least.
+//!
+//! Rule: at the highest clock at which something serves each model, a model asks for its smallest feasible share, with the
+//! candidate of that share that costs least. Models arrive in the workload's order and are placed by the [`scheduler`]; the
+//! expected workload is that of the problem itself. The cluster is an input to FGD, so the fewest GPUs are taken on which each
+//! model finds room.
+//! Cases: under MIG a share is an instance, a GPU has room for it when it and those that are there have legal starts
+//! together (starts are chosen at the end), and free slices count a seventh of a GPU each; under MPS a share is a percent of the SMs. CPU and memory do
+//! not bind. Too few GPUs is an error with the count that it takes.
+//! Neither power nor the objective is looked at beyond the choice between candidates of one share.
+//! Not done: one model on several GPUs.
+//!
+//! Source: FGD (ATC'23), its rules and published scoring; the way from models to shares is this project's.
+
+pub mod cluster;
+pub mod fragmentation;
+pub mod scheduler;
+
+use gpumon_core::geometry::MigGeometry;
+use gpumon_core::workload::Sharing;
+
+use self::cluster::{Device, Node, Task};
+use self::fragmentation::Expected;
+use self::scheduler::{Scheduler, Scorer};
+use super::{PlaceError, Policy};
+use crate::candidate::{Candidate, Share};
+use crate::plan::{Placed, PlacedItem};
+use crate::problem::{Demand, Problem};
+
+/// The policy `fgd`.
+#[derive(Clone, Copy, Debug)]
+pub struct Fgd {
+    /// How falls of fragmentation are compared.
+    pub scorer: Scorer,
+}
+
+impl Fgd {
+    /// As registered: with the published scorer.
+    pub const PUBLISHED: Self = Self { scorer: Scorer::Published };
+}
+
+impl Policy for Fgd {
+    fn name(&self) -> &'static str {
+        "fgd"
+    }
+
+    fn about(&self) -> &'static str {
+        "gives each model its smallest share at the highest clock, where that leaves the least unusable (FGD, ATC'23)"
+    }
+
+    fn solve(&self, problem: &Problem) -> Result<Vec<Placed>, PlaceError> {
+        let (frequency_mhz, chosen) = chosen(problem)?;
+        let groups = match problem.sharing {
+            Sharing::Mig => {
+                let whole = MigGpu { geometry: problem.geometry, sizes: Vec::new() };
+                grouped(self.scorer, &whole, &chosen.iter().map(slices).collect::<Vec<_>>())
+            }
+            Sharing::Mps | Sharing::Green => {
+                let shares: Vec<u64> = chosen.iter().map(|c| (percent(c) * PER_PERCENT) as u64).collect();
+                grouped(self.scorer, &Percents((100.0 * PER_PERCENT) as u64), &shares)
+            }
+        };
+        if let Some(gpus) = problem.gpus.filter(|&gpus| groups.len() > gpus as usize) {
+            let most = chosen.iter().map(amount).fold(0.0, f64::max);
+            let largest = (0..chosen.len()).filter(|&m| amount(&chosen[m]) >= most);
+            let names: Vec<_> = largest.clone().map(|m| format!("`{}`", problem.models[m].name)).collect();
+            let share = largest.map(|m| chosen[m].share.to_string()).next().unwrap_or_default();
+            return Err(PlaceError::TooFewGpus {
+                system: self.name(),
+                gpus,
+                nearest: groups.len(),
+                hardest: format!("{}: at least {share} each", names.join(", ")),
+                rates_that_fit: None,
+            });
+        }
+        let item = |model: usize| PlacedItem {
+            model,
+            candidate: chosen[model],
+            rate_rps: problem.models[model].rate_rps,
+        };
+        let placed =
+            |models: Vec<usize>| Placed { frequency_mhz, items: models.into_iter().map(item).collect() };
+        Ok(groups.into_iter().map(placed).collect())
+    }
+}
+
+/// The clock, and what each model asks for.
+fn chosen(problem: &Problem) -> Result<(u32, Vec<Candidate>), PlaceError> {
+    let all_at = |mhz: u32, base_w: f64| {
+        let of_model = |demand| smallest(problem, demand, mhz, base_w);
+        problem.models.iter().map(of_model).collect::<Option<Vec<_>>>()
+    };
+    let found = problem.clocks.iter().rev().find_map(|&(mhz, base_w)| Some((mhz, all_at(mhz, base_w)?)));
+    found.ok_or_else(|| PlaceError::NoConfiguration {
+        system: Fgd::PUBLISHED.name(),
+        why: "no clock has feasible rows of all models; profile them at the same clocks".into(),
+    })
+}
+
+/// The smallest feasible share at a clock, with the candidate that costs least in it.
+fn smallest(problem: &Problem, demand: &Demand, mhz: u32, base_w: f64) -> Option<Candidate> {
+    let feasible = || demand.feasible.iter().map(|&i| demand.candidates[i]);
+    let at_clock = || feasible().filter(|c| c.frequency_mhz == mhz);
+    let least = at_clock().map(|c| amount(&c)).min_by(f64::total_cmp)?;
+    let cost = |c: &Candidate| problem.cost.gpu(base_w, &[demand.load(c, demand.rate_rps)]);
+    at_clock().filter(|c| amount(c) <= least).min_by(|a, b| cost(a).total_cmp(&cost(b)))
+}
+
+fn slices(candidate: &Candidate) -> u8 {
+    match candidate.share {
+        Share::Slices(n) => n,
+        Share::Percent(_) => 0,
+    }
+}
+
+fn percent(candidate: &Candidate) -> f64 {
+    match candidate.share {
+        Share::Slices(_) => 0.0,
+        Share::Percent(pct) => pct,
+    }
+}
+
+/// Slices or percent, to compare shares of one kind.
+fn amount(candidate: &Candidate) -> f64 {
+    f64::from(slices(candidate)) + percent(candidate)
+}
+
+/// The models on each of the fewest GPUs on which each share finds room.
+fn grouped<D: Device>(scorer: Scorer, whole: &D, shares: &[D::Share]) -> Vec<Vec<usize>> {
+    let task =
+        |share: &D::Share| Task { cpu_milli: 0, memory_mib: 0, gpus: 1, share: *share, models: Vec::new() };
+    let tasks: Vec<Task<D::Share>> = shares.iter().map(task).collect();
+    let expected = Expected::new(&tasks);
+    let node = Node { cpu_milli: 0, memory_mib: 0, model: String::new(), gpus: vec![whole.clone()] };
+    let on = |gpus: usize| {
+        let mut cluster = Scheduler::new(vec![node.clone(); gpus], expected.clone(), scorer);
+        let mut groups = vec![Vec::new(); gpus];
+        for (model, task) in tasks.iter().enumerate() {
+            groups[cluster.place(task)?.node].push(model);
+        }
+        Some(groups)
+    };
+    // With a GPU for each, one is always empty.
+    (1..=tasks.len()).find_map(on).unwrap_or_default().into_iter().filter(|g| !g.is_empty()).collect()
+}
+
+/// A GPU in MIG mode: the sizes of the instances that it has.
+#[derive(Clone, Debug, PartialEq)]
+struct MigGpu {
+    geometry: MigGeometry,
+    sizes: Vec<u8>,
+}
+
+impl Device for MigGpu {
+    type Share = u8;
+
+    fn free_milli(&self) -> f64 {
+        let free = self.geometry.compute_slices.saturating_sub(self.sizes.iter().sum());
+        f64::from(free) * 1000.0 / f64::from(self.geometry.compute_slices)
+    }
+
+    fn fits(&self, share: u8) -> bool {
+        let sizes: Vec<u8> = self.sizes.iter().copied().chain([share]).collect();
+        self.geometry.place(&sizes).is_some()
+    }
+
+    fn take(&mut self, share: u8) {
+        self.sizes.push(share);
+        self.sizes.sort_unstable();
+    }
+}
+
+/// How finely percents are counted: to less than the checker sees.
+const PER_PERCENT: f64 = 1e7;
+
+/// A GPU under MPS: what is free of it, in ten-millionths of a percent.
+#[derive(Clone, Debug, PartialEq)]
+struct Percents(u64);
+
+impl Device for Percents {
+    type Share = u64;
+
+    fn free_milli(&self) -> f64 {
+        self.0 as f64 / PER_PERCENT * 10.0
+    }
+
+    fn fits(&self, share: u64) -> bool {
+        self.0 >= share
+    }
+
+    fn take(&mut self, share: u64) {
+        self.0 = self.0.saturating_sub(share);
+    }
+}
