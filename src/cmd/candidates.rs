@@ -124,7 +124,7 @@ fn why_nothing(model: &Model, sharing: Sharing, batches: &[u32], clocks: &[u32])
                 .into()
         }
         _ if ranges.processes[0] > 1 => {
-            "it was fitted on shares of several processes only, and a plan has one process a share; profile it with one too".into()
+            "it was fitted on shares with several processes only, and candidates from models have one; profile it with one too".into()
         }
         _ if none_within(ranges.frequency_mhz, clocks) => format!(
             "it was fitted from {low_mhz} to {high_mhz} MHz, and none of the clocks {} lies there",

@@ -189,7 +189,7 @@ impl Imagined {
     /// To the power of the sharpness.
     fn raised(&self, ms: f64) -> f64 {
         match self.sharpness {
-            p if p == 1.5 => ms * ms.sqrt(),
+            1.5 => ms * ms.sqrt(),
             p => ms.powi(p as i32),
         }
     }
