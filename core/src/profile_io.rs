@@ -132,8 +132,7 @@ pub fn is_writable_name(path: &Path) -> bool {
 }
 
 /// What is said of a file of sets: its rows are of models beside others, and no profile.
-pub(crate) const SETS: &str =
-    "it holds sets of models that ran together (`profile --together`), not a profile; `gpumon fit` takes it as --sets";
+pub(crate) const SETS: &str = "it holds sets of models that ran together (`profile --together`), not a profile; `gpumon fit` takes it as --sets";
 
 /// Whether columns are those of sets.
 pub(crate) fn is_of_sets<'a>(columns: impl Iterator<Item = &'a str>) -> bool {

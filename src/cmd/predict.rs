@@ -5,6 +5,7 @@
 //! a share, 1 where its cell is empty; where it says nothing at all it is as if it were not there.
 
 use std::fs::File;
+use std::io::{Read as _, Seek as _};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -49,7 +50,14 @@ struct Answer {
 pub fn run(args: &PredictArgs) -> Result<u8> {
     let models = ModelFile::read(&args.models)?;
     let name = args.points.display();
-    let file = File::open(&args.points).with_context(|| format!("cannot read the points `{name}`"))?;
+    let mut file = File::open(&args.points).with_context(|| format!("cannot read the points `{name}`"))?;
+    let mut magic = [0; 4];
+    if file.read_exact(&mut magic).is_ok() && &magic == b"PAR1" {
+        bail!(
+            "the points `{name}` are Parquet; give CSV with the columns model, batch_size, mig_slices or share, frequency"
+        );
+    }
+    file.rewind().with_context(|| format!("cannot read the points `{name}`"))?;
     let reader = ReaderBuilder::new().trim(csv::Trim::All).from_reader(file);
     if args.together {
         return together::run(&models, reader, args);

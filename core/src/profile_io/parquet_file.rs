@@ -18,7 +18,7 @@ use parquet::file::properties::WriterProperties;
 
 use super::clean::{check, clean};
 use super::text::{OURS, parse_csv, quoted, some};
-use super::{Profile, ProfileError};
+use super::{Profile, ProfileError, SETS, is_of_sets};
 use crate::caught::caught;
 use crate::profile::ProfileRow;
 use crate::table::Table;

@@ -9,7 +9,7 @@ use std::path::Path;
 use csv::{ReaderBuilder, StringRecord, Trim};
 
 use super::clean::{check, clean};
-use super::{Profile, ProfileError};
+use super::{Profile, ProfileError, SETS, is_of_sets};
 use crate::profile::ProfileRow;
 use crate::share::Share;
 use crate::table::Table;
@@ -90,6 +90,9 @@ impl Layout {
                     what: format!("two columns are called `{name}`; remove one"),
                 });
             }
+        }
+        if is_of_sets(columns.keys().map(String::as_str)) {
+            return Err(ProfileError::file(path, SETS));
         }
         let (parva, ours) = (columns.contains_key(PARVA), columns.contains_key(OURS));
         let layout = Self { columns, parva, ours };

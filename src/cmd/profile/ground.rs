@@ -126,8 +126,8 @@ impl Ground {
     pub fn can_limit(&self, limits_w: &[u32]) -> Result<()> {
         let bounds_w = match (&self.sim, &self.real) {
             (Some(sim), _) => {
-                let power = &sim.gpu().spec().power;
-                Some((power.limit_min_w, power.limit_max_w))
+                let gpu = sim.gpu();
+                Some((gpu.spec().power.limit_min_w, gpu.spec().power.limit_max_w))
             }
             (None, Some(real)) if !limits_w.is_empty() => {
                 let power = real.control.state()?.power;
@@ -137,9 +137,7 @@ impl Ground {
         };
         let Some((least, most)) = bounds_w else { return Ok(()) };
         match limits_w.iter().find(|w| !(least..=most).contains(&f64::from(**w))) {
-            Some(odd) => bail!(
-                "--power-limits: {odd} W is not possible; this GPU takes {least} to {most} W"
-            ),
+            Some(odd) => bail!("--power-limits: {odd} W is not possible; this GPU takes {least} to {most} W"),
             None => Ok(()),
         }
     }
