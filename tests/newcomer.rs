@@ -183,3 +183,49 @@ fn a_file_that_is_no_program_gives_126() {
         gpumon(&["run", "--device", "sim:h200", "-o", path.to_str().unwrap(), "--", bad.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(126), "{}", text(&output));
 }
+
+#[test]
+fn what_would_be_ignored_or_cannot_be_is_refused_before_anything_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let workload = folder.path().join("w.toml");
+    let model = |name: &str| format!("[[model]]\nname = \"{name}\"\nlatency_slo_ms = 100\nrate_rps = 10\n");
+    let text =
+        format!("[cluster]\ngpu = \"a100\"\nsharing = \"mps\"\n{}{}", model("bert-like"), model("gpt-like"));
+    fs::write(&workload, text).unwrap();
+    let (workload, path) =
+        (workload.to_str().unwrap(), |name: &str| folder.path().join(name).display().to_string());
+    let profile = |output: &str, more: &[&str]| {
+        let sweep = [
+            "profile",
+            "--device",
+            "sim:a100",
+            "--clocks",
+            "default",
+            "--batches",
+            "1,2",
+            "--shares",
+            "14,29",
+            "-w",
+        ];
+        let output = path(output);
+        gpumon(&[&sweep[..], &[workload, "-o", &output], more].concat())
+    };
+    for (more, says) in [
+        (&["--together", "2", "--power-limits", "200"][..], "cannot be used with"),
+        (&["--power-limits", "9999"], "9999 W is not possible; this GPU takes"),
+        (&["--prior", "/no/such.csv"], "--prior is for adaptive designs"),
+        (&["--cap-w", "300"], "--cap-w is for adaptive designs"),
+    ] {
+        let said = profile("p.csv", more);
+        assert!(!said.status.success() && text_of(&said).contains(says), "{more:?}: {}", text_of(&said));
+    }
+    for output in ["sets.csv", "sets.parquet"] {
+        assert!(profile(output, &["--together", "2"]).status.success());
+        let said = gpumon(&["fit", &path(output), "-o", &path("m.json")]);
+        assert!(!said.status.success() && text_of(&said).contains("as --sets"), "{}", text_of(&said));
+    }
+}
+
+fn text_of(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}

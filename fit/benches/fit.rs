@@ -1,6 +1,8 @@
 //! How long a prediction takes, and how long fitting eleven models takes with every form.
 //!
-//! The models are made up, so that the benchmark runs anywhere: `cargo bench -p gpumon-fit`.
+//! The models are those of the reference (A100) where it is there, else made up like them: `cargo bench -p gpumon-fit`.
+//! A prediction is asked over and over at one point, and at points that were not asked before: the shared form remembers what imagined
+//! models do at a point.
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "a panic is the report")]
 
@@ -13,10 +15,18 @@ use gpumon_fit::fit::Form;
 use gpumon_fit::models::{FitOptions, fit_models};
 use gpumon_fit::point::{Point, Share};
 
+#[path = "../tests/common/mod.rs"]
+mod common;
+
 const CLOCKS: [i32; 15] = [210, 300, 420, 510, 600, 690, 780, 870, 960, 1050, 1140, 1230, 1320, 1380, 1410];
 
-/// Nine models with a full grid of 450 points and two with 36, as in the reference.
+/// The reference's eleven models: nine with a full grid of 300 to 450 points, two with 36.
 fn rows() -> Vec<ProfileRow> {
+    common::rows().unwrap_or_else(made_up)
+}
+
+/// The like of them.
+fn made_up() -> Vec<ProfileRow> {
     let mut rows = Vec::new();
     for model in 0..11 {
         let (batches, shares): (&[i32], &[i32]) =
@@ -43,13 +53,20 @@ fn rows() -> Vec<ProfileRow> {
 
 fn predict(c: &mut Criterion) {
     let rows = rows();
-    let some: Vec<ProfileRow> = rows.iter().filter(|r| r.model == "m3").cloned().collect();
     let point = Point { batch: 6, share: Share::Slices(3), frequency: Megahertz(1000), processes: 1 };
     for form in Form::ALL {
         let options = FitOptions { form, cap_w: Some(300.0), ..FitOptions::default() };
-        let fitted = fit_models(&some, &options).unwrap();
-        c.bench_function(&format!("predict {}", form.name()), |b| {
-            b.iter(|| fitted.models[0].predict(black_box(&point), fitted.base.as_ref()));
+        let fitted = fit_models(&rows, &options).unwrap();
+        let full = fitted.models.iter().max_by_key(|m| m.rows.points).unwrap();
+        let at = |point: &Point| full.predict(point, fitted.base.as_ref());
+        c.bench_function(&format!("predict {}", form.name()), |b| b.iter(|| at(black_box(&point))));
+        let mut number = 0;
+        c.bench_function(&format!("predict {} at new points", form.name()), |b| {
+            b.iter(|| {
+                number += 1;
+                let frequency = Megahertz(210 + number % 1200);
+                at(black_box(&Point { batch: 1 + number / 1200 % 64, frequency, ..point }))
+            });
         });
     }
 }

@@ -67,18 +67,34 @@ impl Levels {
 
     /// The bump around each other place (columns) at each of these (rows).
     pub(crate) fn bumps(&self, other: &Self, lengths: &Place) -> DMatrix<f64> {
-        let mut k = DMatrix::zeros(self.of.len(), other.of.len());
+        self.bumps_from(other, lengths, |_| 0)
+    }
+
+    /// The bumps around these places at each other, on and below the diagonal; the rest is 0.
+    pub(crate) fn own_bumps(&self, lengths: &Place) -> DMatrix<f64> {
+        self.bumps_from(self, lengths, |column| column)
+    }
+
+    /// Each column from a row on.
+    fn bumps_from(&self, other: &Self, lengths: &Place, from: fn(usize) -> usize) -> DMatrix<f64> {
+        let (rows, shares) = (self.of.len(), self.levels[1].len());
         let lengths = lengths_of(lengths);
-        // One column of factors a level of the other's.
-        let tables = [0, 1, 2].map(|axis| {
+        // Factors of all levels here, for each level there.
+        let tables = [0, 1, 2].map(|axis| -> Vec<Vec<f64>> {
             let (here, there) = (&self.levels[axis], &other.levels[axis]);
-            DMatrix::from_fn(here.len(), there.len(), |i, j| factor(&here[i], &there[j], &lengths[axis]))
+            let column = |b| here.iter().map(|a| factor(a, b, &lengths[axis])).collect();
+            there.iter().map(column).collect()
         });
-        let [batch, share, clock] = &tables;
-        for (mut column, [b, s, c]) in k.column_iter_mut().zip(&other.of) {
-            let (batch, share, clock) = (batch.column(*b), share.column(*s), clock.column(*c));
-            for (value, [b, s, c]) in column.iter_mut().zip(&self.of) {
-                *value = batch[*b] * share[*s] * clock[*c];
+        let places: Vec<[usize; 2]> = self.of.iter().map(|[b, s, c]| [b * shares + s, *c]).collect();
+        let mut k = DMatrix::zeros(rows, other.of.len());
+        let mut pairs = Vec::new();
+        let columns = k.as_mut_slice().chunks_exact_mut(rows.max(1));
+        for (number, (column, [b, s, c])) in columns.zip(&other.of).enumerate() {
+            let (share, clock) = (&tables[1][*s], &tables[2][*c]);
+            pairs.clear();
+            pairs.extend(tables[0][*b].iter().flat_map(|b| share.iter().map(move |s| b * s)));
+            for (value, [pair, clock_level]) in column.iter_mut().zip(&places).skip(from(number)) {
+                *value = pairs[*pair] * clock[*clock_level];
             }
         }
         k
@@ -213,5 +229,7 @@ mod tests {
         for (i, j) in [(0, 0), (17, 0), (36, 69), (5, 33)] {
             assert!((k[(i, j)] - bump(&all[3 + i], &all[20 + j], &LENGTHS)).abs() < 1e-14);
         }
+        let own = rows.own_bumps(&LENGTHS);
+        assert_eq!((own[(0, 5)], own[(5, 0)]), (0.0, rows.bumps(&rows, &LENGTHS)[(5, 0)]));
     }
 }

@@ -144,7 +144,7 @@ fn chosen(points: &Levels, y: &[f64], spread: &Variables, several: bool) -> (Var
 }
 
 fn decompose(points: &Levels, lengths: &Variables, noise: f64) -> Option<Lower> {
-    let mut k: DMatrix<f64> = points.bumps(points, lengths);
+    let mut k: DMatrix<f64> = points.own_bumps(lengths);
     (0..k.nrows()).for_each(|i| k[(i, i)] = 1.0 + noise);
     cholesky(k)
 }

@@ -5,7 +5,7 @@
 //! a share, 1 where its cell is empty; where it says nothing at all it is as if it were not there.
 
 use std::fs::File;
-use std::io::{Read as _, Seek as _};
+use std::io::{Chain, Cursor, Read as _};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -39,6 +39,9 @@ pub(super) struct Columns {
     processes: Option<usize>,
 }
 
+/// The points, whose first bytes were looked at.
+pub(super) type Points = Reader<Chain<Cursor<Vec<u8>>, File>>;
+
 /// One answer: the point's key cells and what the model says.
 struct Answer {
     keys: [String; 4],
@@ -51,14 +54,18 @@ pub fn run(args: &PredictArgs) -> Result<u8> {
     let models = ModelFile::read(&args.models)?;
     let name = args.points.display();
     let mut file = File::open(&args.points).with_context(|| format!("cannot read the points `{name}`"))?;
-    let mut magic = [0; 4];
-    if file.read_exact(&mut magic).is_ok() && &magic == b"PAR1" {
+    // A pipe cannot go back to its beginning.
+    let mut head = Vec::new();
+    file.by_ref()
+        .take(4)
+        .read_to_end(&mut head)
+        .with_context(|| format!("cannot read the points `{name}`"))?;
+    if head == b"PAR1" {
         bail!(
             "the points `{name}` are Parquet; give CSV with the columns model, batch_size, mig_slices or share, frequency"
         );
     }
-    file.rewind().with_context(|| format!("cannot read the points `{name}`"))?;
-    let reader = ReaderBuilder::new().trim(csv::Trim::All).from_reader(file);
+    let reader: Points = ReaderBuilder::new().trim(csv::Trim::All).from_reader(Cursor::new(head).chain(file));
     if args.together {
         return together::run(&models, reader, args);
     }
@@ -84,7 +91,7 @@ pub fn run(args: &PredictArgs) -> Result<u8> {
     Ok(DONE)
 }
 
-fn predict(models: &ModelFile, reader: Reader<File>, path: &Path) -> Result<(Columns, Vec<Answer>)> {
+fn predict(models: &ModelFile, reader: Points, path: &Path) -> Result<(Columns, Vec<Answer>)> {
     let (_, columns, points) = points(reader, path)?;
     let answer = |record: &StringRecord| {
         columns
@@ -96,10 +103,7 @@ fn predict(models: &ModelFile, reader: Reader<File>, path: &Path) -> Result<(Col
 }
 
 /// Header, where its columns are, and the rows that are not of the idle GPU.
-pub(super) fn points(
-    mut reader: Reader<File>,
-    path: &Path,
-) -> Result<(StringRecord, Columns, Vec<StringRecord>)> {
+pub(super) fn points(mut reader: Points, path: &Path) -> Result<(StringRecord, Columns, Vec<StringRecord>)> {
     let name = path.display();
     let headers = reader.headers().with_context(|| format!("the points `{name}`"))?.clone();
     let records = reader.records().collect::<Result<Vec<_>, _>>();

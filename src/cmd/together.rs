@@ -7,17 +7,16 @@
 //! predicted before anything is printed.
 
 use std::collections::HashMap;
-use std::fs::File;
 
 use anyhow::{Context, Result, bail};
-use csv::{Reader, StringRecord, WriterBuilder};
+use csv::{StringRecord, WriterBuilder};
 use gpumon_fit::colocation::model::{Asked, MemberPrediction, SetPrediction};
 use gpumon_fit::model_file::ModelFile;
 use gpumon_fit::predict::Interval;
 use serde_json::{Map, Value, json};
 
 use super::DONE;
-use super::predict::{Columns, insert, line, number, points, three, where_it_is};
+use super::predict::{Columns, Points, insert, line, number, points, three, where_it_is};
 use crate::cli::pipeline::PredictArgs;
 use crate::output::{self, note};
 
@@ -35,7 +34,7 @@ struct Row {
 }
 
 /// Predicts all sets of a file.
-pub fn run(models: &ModelFile, reader: Reader<File>, args: &PredictArgs) -> Result<u8> {
+pub fn run(models: &ModelFile, reader: Points, args: &PredictArgs) -> Result<u8> {
     let name = args.points.display();
     let (headers, columns, records) = points(reader, &args.points)?;
     let find = |name: &str| headers.iter().position(|h| h == name);

@@ -157,8 +157,7 @@ impl Function {
             return self;
         }
         let places: Vec<Variables> = (0..MOST_PLACES).map(|i| self.places[i * n / MOST_PLACES]).collect();
-        let levels = Levels::new(&places);
-        let mut gram = levels.bumps(&levels, &LENGTHS);
+        let mut gram = Levels::new(&places).own_bumps(&LENGTHS);
         (0..MOST_PLACES).for_each(|i| gram[(i, i)] += JITTER);
         let values: Vec<[f64; 2]> = places.iter().map(|at| self.remainder(at)).collect();
         let Some(cholesky) = cholesky(gram) else { return self };
