@@ -35,6 +35,7 @@ pub struct Residual {
     /// Noise over variance.
     noise: f64,
     /// The points of the fit, each with its variables.
+    #[serde(with = "crate::compact")]
     points: Vec<Place>,
     /// One weight a point.
     weights: Vec<f64>,

@@ -39,6 +39,7 @@ pub struct Function {
     /// Level of ln(time of a batch) and ln(power).
     level: [f64; 2],
     /// ln(batch), ln(share), ln(memory), ln(clock in GHz) of each place.
+    #[serde(with = "crate::compact")]
     places: Vec<Place>,
     /// Weight of the remainder of ln(time of a batch) around each place.
     time: Vec<f64>,
