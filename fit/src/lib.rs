@@ -20,6 +20,7 @@ pub mod batch_time;
 mod bumps;
 mod cholesky;
 pub mod colocation;
+mod compact;
 pub mod error;
 pub mod evaluate;
 pub mod fit;

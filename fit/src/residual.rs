@@ -39,7 +39,7 @@ pub struct Residual {
     /// Noise over variance.
     noise: f64,
     /// The points of the fit, each with its variables.
-    #[serde(with = "crate::variables::places")]
+    #[serde(with = "crate::compact")]
     points: Vec<Variables>,
     /// One weight a point.
     weights: Vec<f64>,

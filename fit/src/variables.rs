@@ -14,7 +14,7 @@ use crate::point::Point;
 /// How many there are.
 pub const COUNT: usize = 5;
 /// What files have where all points are of one process.
-const WITHOUT_PROCESSES: usize = 4;
+pub(crate) const WITHOUT_PROCESSES: usize = 4;
 
 /// One value a variable.
 pub type Variables = [f64; COUNT];
@@ -28,28 +28,13 @@ pub(crate) fn variables(point: &Point) -> Option<Variables> {
 }
 
 /// Four or five numbers, the fifth `absent` where there is none.
-fn padded<E: Error>(numbers: &[f64], absent: f64) -> Result<Variables, E> {
+pub(crate) fn padded<E: Error>(numbers: &[f64], absent: f64) -> Result<Variables, E> {
     let mut all = [absent; COUNT];
     if !matches!(numbers.len(), WITHOUT_PROCESSES | COUNT) {
         return Err(E::invalid_length(numbers.len(), &"4 or 5 numbers"));
     }
     all.iter_mut().zip(numbers).for_each(|(to, from)| *to = *from);
     Ok(all)
-}
-
-/// Lists of variables in files.
-pub(crate) mod places {
-    use super::*;
-
-    pub(crate) fn serialize<S: Serializer>(places: &[Variables], to: S) -> Result<S::Ok, S::Error> {
-        let shown =
-            if places.iter().all(|p| p[WITHOUT_PROCESSES] == 0.0) { WITHOUT_PROCESSES } else { COUNT };
-        to.collect_seq(places.iter().map(|place| &place[..shown]))
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Variables>, D::Error> {
-        Vec::<Vec<f64>>::deserialize(from)?.iter().map(|place| padded(place, 0.0)).collect()
-    }
 }
 
 /// Lengths over the variables in files.
@@ -72,21 +57,19 @@ mod tests {
 
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     struct Kept {
-        #[serde(with = "places")]
-        places: Vec<Variables>,
         #[serde(with = "lengths")]
         lengths: Variables,
     }
 
     #[test]
-    fn the_fifth_variable_is_in_files_only_where_it_says_something() {
-        let one = r#"{"places":[[1.0,2.0,3.0,4.0]],"lengths":[1.0,2.0,3.0,4.0]}"#;
+    fn the_fifth_length_is_in_files_only_where_it_says_something() {
+        let one = r#"{"lengths":[1.0,2.0,3.0,4.0]}"#;
         let kept: Kept = serde_json::from_str(one).unwrap();
-        assert_eq!((kept.places[0][4], kept.lengths[4]), (0.0, f64::INFINITY));
+        assert_eq!(kept.lengths[4], f64::INFINITY);
         assert_eq!(serde_json::to_string(&kept).unwrap(), one);
-        let several = Kept { places: vec![[0.0; 5], [1.0; 5]], lengths: [1.0; 5] };
+        let several = Kept { lengths: [1.0; 5] };
         let text = serde_json::to_string(&several).unwrap();
         assert_eq!(serde_json::from_str::<Kept>(&text).unwrap(), several);
-        assert!(serde_json::from_str::<Kept>(&one.replace("3.0,4.0]]", "3.0]]")).is_err());
+        assert!(serde_json::from_str::<Kept>(&one.replace(",4.0]", "]")).is_err());
     }
 }

@@ -40,7 +40,7 @@ pub struct Function {
     /// Level of ln(time of a batch) and ln(power).
     level: [f64; 2],
     /// ln(batch), ln(share), ln(memory), ln(clock in GHz), ln(processes) of each place.
-    #[serde(with = "crate::variables::places")]
+    #[serde(with = "crate::compact")]
     places: Vec<Variables>,
     /// Weight of the remainder of ln(time of a batch) around each place.
     time: Vec<f64>,
