@@ -53,7 +53,13 @@ fn clocks_and_power_limits_are_set_for_each_point_and_put_back() {
 fn a_clock_that_does_not_follow_makes_a_row_that_is_not_valid() {
     let held = Held::new("[[fault]]\nkind = \"no-effect\"\ncall = \"nvmlDeviceSetGpuLockedClocks\"\n");
     let more = ["--shares", "100", "--clocks", "900"];
-    held.json(&sweep(&held, "mps", &more).output().unwrap());
+    let said = sweep(&held, "mps", &more).output().unwrap();
+    assert_eq!(said.status.code(), Some(1), "nothing came of it");
+    assert!(
+        text(&said.stderr).contains("`mine`: no row is valid, the first because: ran at 1980 MHz"),
+        "{}",
+        text(&said.stderr)
+    );
     let rows = rows(&held);
     let row = rows.iter().find(|r| !r.is_idle()).unwrap();
     assert!(!row.valid && row.reason.as_ref().unwrap().contains("ran at 1980 MHz"), "{row:?}");
