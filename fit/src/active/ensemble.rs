@@ -51,8 +51,8 @@ pub(super) struct Ensemble {
     known: RwLock<HashMap<Key, Arc<Features>>>,
 }
 
-/// Batch, share of the SMs, of the memory, clock.
-type Key = (u32, u64, u64, u32);
+/// Batch, share of the SMs, of the memory, clock, processes: all that a point has.
+type Key = (u32, u64, u64, u32, u32);
 
 /// Points that are kept, 3 kB each; when there are as many, all are forgotten.
 const KEPT: usize = 2048;
@@ -93,7 +93,7 @@ impl Ensemble {
     /// What they say at a point; `None` for a MIG instance that does not exist.
     pub(super) fn at(&self, point: &Point) -> Option<Arc<Features>> {
         let (sms, memory) = (point.share.sms().to_bits(), point.share.memory()?.to_bits());
-        let key = (point.batch, sms, memory, point.frequency.0);
+        let key = (point.batch, sms, memory, point.frequency.0, point.processes);
         if let Some(features) = self.known.read().ok().and_then(|known| known.get(&key).cloned()) {
             return Some(features);
         }
@@ -192,5 +192,20 @@ impl Imagined {
             1.5 => ms * ms.sqrt(),
             p => ms.powi(p as i32),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch_time::tests::grid;
+
+    #[test]
+    fn what_was_asked_before_answers_only_for_the_same_processes() {
+        let one = grid()[0];
+        let time = |processes| Ensemble::shared().at(&Point { processes, ..one }).unwrap().mean[0];
+        let (first, several) = (time(1), time(3));
+        assert!(several < first, "{several} {first}");
+        assert_eq!((time(1), time(3)), (first, several));
     }
 }
