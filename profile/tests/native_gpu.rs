@@ -119,7 +119,7 @@ fn patches_and_passes_are_right() {
     assert_close("one input", &read(&gpu, &out, 1_000), x_values.iter().map(|x| leaky(*x)), 0.002);
     gpu.elementwise((&x, Some(&y)), &out, (1_000, 3)).unwrap();
     let shifted = y_values.iter().cycle().skip(24);
-    let sums = x_values.iter().zip(shifted).map(|(x, y)| leaky((x + y) / 2.0_f32.sqrt()));
+    let sums = x_values.iter().zip(shifted).map(|(x, y)| leaky((y - x) / 2.0_f32.sqrt()));
     assert_close("two inputs", &read(&gpu, &out, 1_000), sums, 0.002);
     assert!(gpu.elementwise((&x, None), &out, (1_001 * 8, 0)).is_err(), "more than it holds");
 }

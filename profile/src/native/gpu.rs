@@ -224,8 +224,8 @@ impl Gpu {
         self.launch(self.kernels.fill, (self.blocks(pairs), 1), &mut values)
     }
 
-    /// A leaky ReLU of so many values of `x`, or of the sum of `x` and `y`, which is read from its `shift`-th eight values on, and
-    /// then from its beginning.
+    /// A leaky ReLU of so many values of `x`, or of (`y` − `x`) / √2, where `y` is read from its `shift`-th eight values on, and then
+    /// from its beginning.
     pub fn elementwise(
         &self,
         (x, y): (&Buffer, Option<&Buffer>),

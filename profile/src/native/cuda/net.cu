@@ -2,7 +2,8 @@
 //
 // fill         random numbers, evenly spread over +-limit; their second moment is limit * limit / 3
 // im2col       the patches of a convolution as rows of a matrix, channels last, zeros outside of the image and behind `taps`
-// elementwise  one or two inputs, a leaky ReLU that keeps the second moment; the second input is read from `shift` on
+// elementwise  a leaky ReLU that keeps the second moment, of one input or of the second less the first, so that layers in a row do not
+//              let numbers grow; the second input is read from `shift` on
 // gemm         C[m][n] = sum over k of A[m][k] * W[n][k], 128 x 128 tiles on tensor cores (mma.m16n8k16, from Ampere on)
 //
 // Halves are handled as bits, because NVRTC comes without cuda_fp16.h. Compiled to net.ptx by scripts/make_ptx.py.
@@ -55,12 +56,12 @@ extern "C" __global__ void elementwise(const uint4 *x, const uint4 *y, uint4 *ou
         uint4 a = x[i], b = make_uint4(0, 0, 0, 0);
         if (inputs == 2)
             b = y[i + shift < groups ? i + shift : i + shift - groups];
-        float scale = inputs == 2 ? 0.70710678f : 1.0f;
+        float first = inputs == 2 ? -0.70710678f : 1.0f, second = inputs == 2 ? 0.70710678f : 0.0f;
         unsigned in[4] = {a.x, a.y, a.z, a.w}, other[4] = {b.x, b.y, b.z, b.w}, result[4];
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
             float2 u = unpack(in[j]), v = unpack(other[j]);
-            result[j] = pack(leaky(scale * (u.x + v.x)), leaky(scale * (u.y + v.y)));
+            result[j] = pack(leaky(first * u.x + second * v.x), leaky(first * u.y + second * v.y));
         }
         out[i] = make_uint4(result[0], result[1], result[2], result[3]);
     }
