@@ -10,6 +10,8 @@
 //! Source: EnerTune (SOSP'26) for loads of 25 to 125 % of the rate; its artifact does not scale resnet50, gpt and its
 //! two diffusion models above 100 %.
 
+use std::time::Duration;
+
 use gpumon_core::geometry::{MigGeometry, SEVEN_SLICES};
 use gpumon_core::profile::ProfileRow;
 use gpumon_core::workload::{Sharing, Workload};
@@ -39,6 +41,8 @@ pub struct Ask<'a> {
     /// Whether a rate may be divided over several partitions ([`crate::policy::Policy::splits`]): then no one candidate
     /// must keep up with it.
     pub split: bool,
+    /// Longest search of the systems that could go on; what they give then depends on the machine's speed.
+    pub time_limit: Duration,
 }
 
 impl<'a> Ask<'a> {
@@ -49,7 +53,8 @@ impl<'a> Ask<'a> {
         base: &'a BasePower,
         objective: Objective,
     ) -> Self {
-        Self { workload, rows, base, objective, gpus: None, load: 1.0, split: false }
+        let time_limit = Duration::from_secs(10);
+        Self { workload, rows, base, objective, gpus: None, load: 1.0, split: false, time_limit }
     }
 }
 
@@ -100,6 +105,8 @@ pub struct Problem {
     pub cost: Cost,
     /// Whether any row comes from a simulated GPU.
     pub simulated: bool,
+    /// Longest search of the systems that could go on.
+    pub time_limit: Duration,
 }
 
 /// Why there is no problem to solve.
@@ -184,7 +191,8 @@ impl Problem {
         let total_rate_rps = models.iter().map(|m| m.rate_rps).sum();
         let cost = Cost { objective: ask.objective, carbon, total_rate_rps };
         let (gpu, geometry, load) = (cluster.gpu.clone(), SEVEN_SLICES, ask.load);
-        Ok(Self { gpu, sharing, geometry, models, clocks, gpus, load, cost, simulated })
+        let time_limit = ask.time_limit;
+        Ok(Self { gpu, sharing, geometry, models, clocks, gpus, load, cost, simulated, time_limit })
     }
 
     /// The same problem with every rate times `factor`; models that nothing can serve then keep no candidate.

@@ -258,6 +258,9 @@ pub struct PlaceArgs {
     /// Scale of every rate, 1e-6 to 1e6
     #[arg(long, default_value_t = 1.0, value_name = "FACTOR", allow_negative_numbers = true)]
     pub load: f64,
+    /// Longest search of the systems that could go on; the plan says whether it is proven to be the cheapest
+    #[arg(long, default_value = "10s", value_name = "TIME", value_parser = parse::length)]
+    pub time_limit: Duration,
     /// Plan to write (JSON); `-` is standard output [default: -]
     #[arg(short, long, value_name = "PLAN.json")]
     pub output: Option<PathBuf>,

@@ -89,8 +89,8 @@ fn plan<'a>(args: &PlaceArgs, workload: &Workload, read: impl Iterator<Item = &'
         }
     };
     let system = policy::policy(&args.system)?;
-    let (gpus, load, split) = (args.gpus, args.load, system.splits());
-    let ask = Ask { gpus, load, split, ..Ask::new(workload, &rows, &base, args.objective) };
+    let (gpus, load, split, time_limit) = (args.gpus, args.load, system.splits(), args.time_limit);
+    let ask = Ask { gpus, load, split, time_limit, ..Ask::new(workload, &rows, &base, args.objective) };
     let mut plan = policy::solve(&Problem::new(&ask)?, system)?;
     plan.inputs = read.map(input).collect::<Result<_>>()?;
     Ok(plan)

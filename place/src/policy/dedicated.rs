@@ -7,7 +7,7 @@
 //!
 //! Source: none; it is the plan that needs no planner.
 
-use super::{PlaceError, Policy};
+use super::{PlaceError, Policy, Solution};
 use crate::candidate::{Candidate, Share};
 use crate::plan::{Placed, PlacedItem};
 use crate::problem::{Demand, Problem};
@@ -25,7 +25,7 @@ impl Policy for Dedicated {
         "gives each model a GPU of its own at the highest clock: the plan that others are to beat"
     }
 
-    fn solve(&self, problem: &Problem) -> Result<Vec<Placed>, PlaceError> {
+    fn solve(&self, problem: &Problem) -> Result<Solution, PlaceError> {
         let needed = problem.models.len();
         if let Some(gpus) = problem.gpus.filter(|&gpus| needed > gpus as usize) {
             return Err(PlaceError::TooFewGpus {
@@ -41,7 +41,7 @@ impl Policy for Dedicated {
             let item = PlacedItem { model, candidate, rate_rps: demand.rate_rps };
             Some(Placed { frequency_mhz: candidate.frequency_mhz, items: vec![item] })
         };
-        Ok(problem.models.iter().enumerate().filter_map(alone).collect())
+        Ok(problem.models.iter().enumerate().filter_map(alone).collect::<Vec<_>>().into())
     }
 }
 

@@ -23,9 +23,8 @@
 use gpumon_core::workload::Sharing;
 
 use super::pack::{Bin, Item, Packer};
-use super::{PlaceError, Policy};
+use super::{PlaceError, Policy, Solution};
 use crate::candidate::Share;
-use crate::plan::Placed;
 use crate::problem::Problem;
 
 /// The policy `enertune`; what it does beyond the published steps can be left out, to see what each part is worth.
@@ -85,7 +84,7 @@ impl Policy for EnerTune {
         "packs models by clock into MIG slices, then empties and merges GPUs where that costs less (EnerTune, SOSP'26)"
     }
 
-    fn solve(&self, problem: &Problem) -> Result<Vec<Placed>, PlaceError> {
+    fn solve(&self, problem: &Problem) -> Result<Solution, PlaceError> {
         if problem.sharing != Sharing::Mig {
             return Err(PlaceError::Sharing { system: self.name(), does: "MIG slices", asked: "mps" });
         }
@@ -117,7 +116,7 @@ impl Policy for EnerTune {
             hardest: hardest(problem),
             rates_that_fit: None,
         })?;
-        Ok(packer.placed(&best))
+        Ok(packer.placed(&best).into())
     }
 }
 

@@ -27,7 +27,25 @@ pub trait Policy: Sync {
     }
 
     /// Decides which model runs where; within `problem.gpus`, if that is bound.
-    fn solve(&self, problem: &Problem) -> Result<Vec<Placed>, PlaceError>;
+    fn solve(&self, problem: &Problem) -> Result<Solution, PlaceError>;
+}
+
+/// What a system decided.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Solution {
+    /// The GPUs.
+    pub placed: Vec<Placed>,
+    /// No plan costs less than this, where the system knows such a bound.
+    pub bound: Option<f64>,
+    /// Whether no plan is cheaper than this one, where the system tells.
+    pub proven: Option<bool>,
+}
+
+impl From<Vec<Placed>> for Solution {
+    /// Of a system that knows no bound.
+    fn from(placed: Vec<Placed>) -> Self {
+        Self { placed, bound: None, proven: None }
+    }
 }
 
 /// Every system.
@@ -126,8 +144,9 @@ pub fn solve(problem: &Problem, policy: &dyn Policy) -> Result<Plan, PlaceError>
             format!("no one partition serves `{}` at its rate, and it does not divide rates", model.name);
         return Err(PlaceError::NoConfiguration { system: policy.name(), why });
     }
-    let placed = policy.solve(problem).map_err(|error| with_lower_rates(problem, policy, error))?;
-    let plan = Plan::new(problem, policy.name(), &placed);
+    let solution = policy.solve(problem).map_err(|error| with_lower_rates(problem, policy, error))?;
+    let mut plan = Plan::new(problem, policy.name(), &solution.placed);
+    (plan.total.bound, plan.total.proven) = (solution.bound, solution.proven);
     let violations = check(problem, &plan);
     if violations.is_empty() {
         Ok(plan)

@@ -22,7 +22,7 @@ use gpumon_core::workload::Sharing;
 use self::cluster::{Device, Node, Task};
 use self::fragmentation::Expected;
 use self::scheduler::{Scheduler, Scorer};
-use super::{PlaceError, Policy};
+use super::{PlaceError, Policy, Solution};
 use crate::candidate::{Candidate, Share};
 use crate::plan::{Placed, PlacedItem};
 use crate::problem::{Demand, Problem};
@@ -48,7 +48,7 @@ impl Policy for Fgd {
         "gives each model its smallest share at the highest clock, where that leaves the least unusable (FGD, ATC'23)"
     }
 
-    fn solve(&self, problem: &Problem) -> Result<Vec<Placed>, PlaceError> {
+    fn solve(&self, problem: &Problem) -> Result<Solution, PlaceError> {
         let (frequency_mhz, chosen) = chosen(problem)?;
         let groups = match problem.sharing {
             Sharing::Mig => {
@@ -80,7 +80,7 @@ impl Policy for Fgd {
         };
         let placed =
             |models: Vec<usize>| Placed { frequency_mhz, items: models.into_iter().map(item).collect() };
-        Ok(groups.into_iter().map(placed).collect())
+        Ok(groups.into_iter().map(placed).collect::<Vec<_>>().into())
     }
 }
 

@@ -26,7 +26,7 @@ use gpumon_core::workload::Sharing;
 
 use self::fleet::{Fleet, Segment};
 use self::service::{SLO_PART, Service};
-use super::{PlaceError, Policy};
+use super::{PlaceError, Policy, Solution};
 use crate::candidate::Candidate;
 use crate::plan::{Placed, PlacedItem};
 use crate::problem::{Demand, Problem};
@@ -51,7 +51,7 @@ impl Policy for ParvaGpu {
         true
     }
 
-    fn solve(&self, problem: &Problem) -> Result<Vec<Placed>, PlaceError> {
+    fn solve(&self, problem: &Problem) -> Result<Solution, PlaceError> {
         if problem.sharing != Sharing::Mig {
             return Err(PlaceError::Sharing { system: self.name(), does: "MIG slices", asked: "mps" });
         }
@@ -80,7 +80,7 @@ impl Policy for ParvaGpu {
             frequency_mhz,
             items: segments.into_iter().filter_map(item).collect(),
         };
-        Ok(fleet.gpus().map(placed).collect())
+        Ok(fleet.gpus().map(placed).collect::<Vec<_>>().into())
     }
 }
 
