@@ -8,10 +8,13 @@
 //! frequencies_mhz = [210, 1410]   # clocks to choose from; left out: those of the profile
 //! carbon_g_per_kwh = 490
 //! pue = 1.1
+//! arrivals = "poisson"    # or "point", evenly spaced; left out: nobody waits, and the SLO is of a batch's time
+//! slo_percentile = 99     # the part of requests, %, that must be within the SLO, with arrivals; left out: 99
+//! unused = "idle"         # what the rest of `gpus` GPUs do: "off", "idle" or "context"; left out: off
 //!
 //! [[model]]
 //! name = "resnet50"
-//! latency_slo_ms = 47.6   # of one batch
+//! latency_slo_ms = 47.6   # of one batch; with arrivals, of a request: until its batch is full, its turn comes and it is served
 //! rate_rps = 1392.0       # items a second
 //! max_load = 1.0          # not scaled above this by a load; left out: scaled by any
 //! run = ["python3", "worker.py", "resnet50"]   # how its worker starts; an argv list, never a shell string
@@ -48,6 +51,29 @@ pub enum Sharing {
     Green,
 }
 
+/// How requests come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Arrivals {
+    /// Evenly spaced.
+    Point,
+    /// At random, independently of each other.
+    Poisson,
+}
+
+/// What GPUs without a model do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Unused {
+    /// They draw nothing.
+    #[default]
+    Off,
+    /// They are on, without a context.
+    Idle,
+    /// They are on and hold a context, as a GPU with a loaded model does.
+    Context,
+}
+
 /// The GPUs that models are placed on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -64,6 +90,12 @@ pub struct Cluster {
     pub carbon_g_per_kwh: Option<f64>,
     /// Power usage effectiveness of the building.
     pub pue: Option<f64>,
+    /// How requests come; if absent, nobody waits and the SLO is of the time of a batch.
+    pub arrivals: Option<Arrivals>,
+    /// The part of requests that must be within the SLO, %; 99 if absent.
+    pub slo_percentile: Option<f64>,
+    /// What those of `gpus` do that have no model.
+    pub unused: Option<Unused>,
 }
 
 /// One model to serve.
@@ -152,6 +184,18 @@ impl Workload {
         positive("cluster.carbon_g_per_kwh", cluster.carbon_g_per_kwh.filter(|c| *c != 0.0))?;
         if let Some(pue) = cluster.pue.filter(|p| !(p.is_finite() && *p >= 1.0)) {
             return Err(wrong("cluster.pue", &plain(pue), "a number of at least 1"));
+        }
+        let percentile = cluster.slo_percentile;
+        if let Some(percentile) = percentile.filter(|p| !(50.0..=99.999).contains(p)) {
+            return Err(wrong(
+                "cluster.slo_percentile",
+                &plain(percentile),
+                "a percentage from 50 to 99.999",
+            ));
+        }
+        if percentile.is_some() && cluster.arrivals.is_none() {
+            let expected = "cluster.arrivals beside it (`poisson` or `point`), since without waiting all requests take the same";
+            return Err(wrong("cluster.slo_percentile", &"alone", expected));
         }
         if self.models.is_empty() {
             return Err(WorkloadError::Empty);
@@ -246,6 +290,13 @@ mod tests {
             ("rate_rps = 10.0", "rate_rps = 10.0\nrun = [\"A=1\", \"x\"]", "with a `=`"),
             ("rate_rps = 10.0", "rate_rps = 10.0\nrun = [\"x\", \"\\u0000\"]", "NUL"),
             ("10.0", "1e-308", "1e-9 to 1e12"),
+            ("gpu = \"a100\"", "gpu = \"a100\"\narrivals = \"often\"", "unknown variant `often`"),
+            ("gpu = \"a100\"", "gpu = \"a100\"\nslo_percentile = 95", "cluster.arrivals beside it"),
+            (
+                "gpu = \"a100\"",
+                "gpu = \"a100\"\narrivals = \"point\"\nslo_percentile = 100",
+                "from 50 to 99.999",
+            ),
         ] {
             let error = Workload::parse(&GOOD.replace(from, to)).unwrap_err().to_string();
             assert!(error.contains(says), "{to}: {error}");

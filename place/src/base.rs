@@ -11,6 +11,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use gpumon_core::profile::{IDLE, IDLE_CONTEXT, ProfileRow};
+use gpumon_core::workload::Unused;
 use serde::Deserialize;
 
 /// Parts of the base power at one clock, W.
@@ -99,6 +100,16 @@ impl BasePower {
             parts.push((mhz, BaseParts { static_w: watts(1)?, fan_w: watts(2)?, idle_w: watts(3)? }));
         }
         Self::new(parts)
+    }
+
+    /// What a GPU without a model draws at this clock (MHz), W; `None` for a clock that is not in the table.
+    pub fn unused_w(&self, frequency_mhz: u32, unused: Unused) -> Option<f64> {
+        let parts = self.0.get(&frequency_mhz)?;
+        Some(match unused {
+            Unused::Off => 0.0,
+            Unused::Idle => parts.static_w + parts.fan_w,
+            Unused::Context => parts.total_w(),
+        })
     }
 
     /// The table of these clocks (MHz).

@@ -17,6 +17,8 @@ use gpumon_core::geometry::MigGeometry;
 use gpumon_core::profile::ProfileRow;
 use gpumon_core::workload::Sharing;
 
+use crate::queue::Queueing;
+
 /// How much of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Share {
@@ -215,6 +217,15 @@ pub enum Binding {
         /// The lowest latency at the rate.
         at_rate: Candidate,
     },
+    /// Batches are in time and keep up, but requests wait too long.
+    Waiting {
+        /// The candidate whose requests take the shortest.
+        nearest: Candidate,
+        /// What they take at the percentile, ms.
+        request_ms: f64,
+        /// The percentile, %.
+        percentile: f64,
+    },
 }
 
 /// A model that cannot be served with this profile.
@@ -254,6 +265,13 @@ impl fmt::Display for Infeasible {
                 at_most(in_time.throughput_rps),
                 at_least(at_rate.latency_ms)
             ),
+            Binding::Waiting { nearest, request_ms, percentile } => write!(
+                f,
+                "`{model}`: waiting binds: at {rate} items/s no candidate answers {percentile} % of requests within {slo} ms, \
+                 gathering and waiting included; the nearest is {:.4} ms ({nearest}), so latency_slo_ms must be at least \
+                 that, or the profile needs smaller batches or larger shares",
+                at_least(*request_ms)
+            ),
         }
     }
 }
@@ -269,8 +287,21 @@ fn at_most(value: f64) -> f64 {
     -at_least(-value)
 }
 
-/// What binds when none of `candidates` meets both demands; `None` if there are none.
-pub fn binding(candidates: &[Candidate], latency_slo_ms: f64, rate_rps: f64) -> Option<Binding> {
+/// What binds when none of `candidates` meets the demands; `None` if there are none.
+pub fn binding(
+    candidates: &[Candidate],
+    latency_slo_ms: f64,
+    rate_rps: f64,
+    queueing: Option<Queueing>,
+) -> Option<Binding> {
+    if let Some(queueing) = queueing.filter(|_| candidates.iter().any(|c| c.meets(latency_slo_ms, rate_rps)))
+    {
+        let waits = candidates.iter().filter_map(|c| Some((*c, queueing.request_ms(c, rate_rps)?)));
+        let shortest = waits.min_by(|a, b| a.1.total_cmp(&b.1));
+        if let Some((nearest, request_ms)) = shortest {
+            return Some(Binding::Waiting { nearest, request_ms, percentile: queueing.percentile });
+        }
+    }
     let fastest = |list: &mut dyn Iterator<Item = &Candidate>| {
         list.min_by(|a, b| a.latency_ms.total_cmp(&b.latency_ms)).copied()
     };
@@ -318,19 +349,19 @@ mod tests {
     fn what_binds_is_named_with_the_nearest() {
         let list = some(&[row(1, 2.0, 100.0), row(8, 9.0, 400.0)]);
         assert!(
-            matches!(binding(&list, 1.0, 10.0), Some(Binding::Latency { nearest }) if nearest.latency_ms == 2.0)
+            matches!(binding(&list, 1.0, 10.0, None), Some(Binding::Latency { nearest }) if nearest.latency_ms == 2.0)
         );
         assert!(
-            matches!(binding(&list, 9.0, 500.0), Some(Binding::Rate { nearest }) if nearest.throughput_rps == 400.0)
+            matches!(binding(&list, 9.0, 500.0, None), Some(Binding::Rate { nearest }) if nearest.throughput_rps == 400.0)
         );
-        assert!(matches!(binding(&list, 5.0, 300.0), Some(Binding::Together { in_time, at_rate })
+        assert!(matches!(binding(&list, 5.0, 300.0, None), Some(Binding::Together { in_time, at_rate })
             if in_time.batch == 1 && at_rate.batch == 8));
-        assert_eq!(binding(&[], 5.0, 300.0), None);
+        assert_eq!(binding(&[], 5.0, 300.0, None), None);
         let text = Infeasible {
             model: "m".into(),
             latency_slo_ms: 1.0,
             rate_rps: 10.0,
-            binding: binding(&list, 1.0, 10.0).unwrap(),
+            binding: binding(&list, 1.0, 10.0, None).unwrap(),
         };
         assert!(text.to_string().contains("2.0000 ms (batch 1, 2 slices, 600 MHz)"), "{text}");
     }

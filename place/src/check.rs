@@ -6,7 +6,7 @@
 //! - MIG: instance sizes exist, stand at legal starts and do not overlap. MPS: percents sum to at most 100. A GPU
 //!   is shared in one way.
 //! - Each partition is a configuration of the profile, with the profile's latency, throughput and dynamic power;
-//!   it answers within its model's SLO and keeps up with the rate that is sent to it.
+//!   it answers within its model's SLO, waiting included where requests wait, and keeps up with the rate that is sent to it.
 //! - Each model is served exactly once: the rates of its partitions sum to its rate. (Systems that split a model
 //!   over several partitions divide its rate.)
 //! - Powers and costs are the sums of their parts.
@@ -158,6 +158,16 @@ fn check_partition(problem: &Problem, mhz: u32, p: &Partition, found: &mut Vec<S
     match demand.candidates.iter().find(|c| c.same_configuration(&wanted)) {
         None => found.push(format!("`{name}`: {wanted} is not in the profile")),
         Some(c) => {
+            let waits = problem.queueing.map(|q| (q, q.request_ms(c, p.rate_rps)));
+            if let Some((queueing, request_ms)) = waits
+                && !queueing.meets(c, demand.latency_slo_ms, p.rate_rps)
+            {
+                let told = request_ms.map_or("without end".into(), |ms| format!("{ms:.4} ms"));
+                found.push(format!(
+                    "`{name}`: {} % of requests take {told}, waiting included, above its SLO of {} ms",
+                    queueing.percentile, demand.latency_slo_ms
+                ));
+            }
             for (what, says, is) in [
                 ("latency_ms", p.latency_ms, c.latency_ms),
                 ("throughput_rps", p.throughput_rps, c.throughput_rps),
@@ -199,10 +209,13 @@ fn check_totals(problem: &Problem, plan: &Plan) -> Vec<String> {
         found.push(format!("gpus_used is {}, but {} are listed", plan.total.gpus_used, plan.gpus.len()));
     }
     let sum = |f: fn(&Gpu) -> f64| plan.gpus.iter().map(f).sum::<f64>();
+    let idle = problem.gpus.map_or(0.0, |n| f64::from(n) - plan.gpus.len() as f64).max(0.0);
+    let unused_w = idle * problem.cost.unused_w;
+    let of_unused = problem.cost.of_unused(problem.gpus.unwrap_or(0));
     for (what, says, is) in [
-        ("cost", plan.cost, sum(|g| g.cost)),
+        ("cost", plan.cost, sum(|g| g.cost) + of_unused),
         ("total power_w", plan.total.power_w, sum(|g| g.power_w)),
-        ("total average_power_w", plan.total.average_power_w, sum(|g| g.average_power_w)),
+        ("total average_power_w", plan.total.average_power_w, sum(|g| g.average_power_w) + unused_w),
     ] {
         if !near(says, is) {
             found.push(format!("{what} is {says}, but the GPUs' sum is {is}"));

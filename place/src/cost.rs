@@ -7,7 +7,9 @@
 //! batch of each model, all started at once: Σ over the intervals between departures of (B + Σ d of those still
 //! running) × interval.
 //!
-//! A plan costs the sum over its GPUs; a GPU without models costs nothing.
+//! A plan costs the sum over its GPUs; a GPU without models costs nothing. Where unused GPUs draw U (W), a GPU with
+//! models costs, by the last three objectives, what it draws beyond U, and the plan adds U for every GPU that there is:
+//! so the cheapest plan is the same, and a policy need not know how many are unused.
 //!
 //! `carbon` is kept exactly as published: CI is in g/kWh while energy is in W·ms, and the lifetime is in seconds while
 //! max l is in ms, so the operational part outweighs the embodied one by far and carbon plans follow energy plans. Its
@@ -165,6 +167,8 @@ pub struct Cost {
     pub carbon: Carbon,
     /// Rate of all models, items/s; for costs per request.
     pub total_rate_rps: f64,
+    /// What a GPU without a model draws, W; for the objectives with duty cycles.
+    pub unused_w: f64,
 }
 
 impl Cost {
@@ -181,11 +185,23 @@ impl Cost {
                 self.carbon.pue * self.carbon.g_per_kwh * energy_w_ms(base_w, loads)
                     + longest_ms / LIFETIME_S * embodied_g()
             }
-            Objective::AveragePower => average_w(base_w, loads),
-            Objective::EnergyPerRequest => average_w(base_w, loads) / self.total_rate_rps,
+            Objective::AveragePower => average_w(base_w - self.unused_w, loads),
+            Objective::EnergyPerRequest => average_w(base_w - self.unused_w, loads) / self.total_rate_rps,
             Objective::CarbonPerRequest => {
-                self.carbon.per_second_g(average_w(base_w, loads), 1) / self.total_rate_rps
+                self.carbon.per_second_g(average_w(base_w - self.unused_w, loads), 1) / self.total_rate_rps
             }
+        }
+    }
+
+    /// What a plan on a cluster of this many GPUs costs beyond the sum over those with models: what all would draw
+    /// unused.
+    pub fn of_unused(&self, gpus: u32) -> f64 {
+        let watts = self.unused_w * f64::from(gpus);
+        match self.objective {
+            Objective::Power | Objective::Energy | Objective::Carbon => 0.0,
+            Objective::AveragePower => watts,
+            Objective::EnergyPerRequest => watts / self.total_rate_rps,
+            Objective::CarbonPerRequest => self.carbon.per_second_g(watts, 0) / self.total_rate_rps,
         }
     }
 
@@ -193,15 +209,18 @@ impl Cost {
     pub fn terms(&self, base_w: f64) -> Terms {
         let once = |fixed| Terms { fixed, per_latency: 0.0 };
         match self.objective {
-            Objective::Power | Objective::AveragePower => once(base_w),
+            Objective::Power => once(base_w),
+            Objective::AveragePower => once(base_w - self.unused_w),
             Objective::Energy => Terms { fixed: 0.0, per_latency: base_w },
             Objective::Carbon => {
                 let per_latency =
                     self.carbon.pue * self.carbon.g_per_kwh * base_w + embodied_g() / LIFETIME_S;
                 Terms { fixed: 0.0, per_latency }
             }
-            Objective::EnergyPerRequest => once(base_w / self.total_rate_rps),
-            Objective::CarbonPerRequest => once(self.carbon.per_second_g(base_w, 1) / self.total_rate_rps),
+            Objective::EnergyPerRequest => once((base_w - self.unused_w) / self.total_rate_rps),
+            Objective::CarbonPerRequest => {
+                once(self.carbon.per_second_g(base_w - self.unused_w, 1) / self.total_rate_rps)
+            }
         }
     }
 
@@ -251,7 +270,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn cost(objective: Objective) -> Cost {
-        Cost { objective, carbon: Carbon::default(), total_rate_rps: 50.0 }
+        Cost { objective, carbon: Carbon::default(), total_rate_rps: 50.0, unused_w: 0.0 }
     }
 
     fn load(latency_ms: f64, dynamic_w: f64, duty: f64) -> Load {
@@ -270,6 +289,12 @@ mod tests {
         assert_eq!(cost(Objective::EnergyPerRequest).gpu(50.0, &loads), 1.2);
         assert!((embodied_g() - 21_562.1).abs() < 0.1, "{}", embodied_g());
         assert_eq!(cost(Objective::Power).gpu(50.0, &[]), 0.0);
+        // 20 W unused: 40 W more for this one, and 2 × 20 W for the cluster of two.
+        let drawing = |objective| Cost { unused_w: 20.0, ..cost(objective) };
+        assert_eq!(drawing(Objective::AveragePower).gpu(50.0, &loads), 40.0);
+        assert_eq!(drawing(Objective::AveragePower).of_unused(2), 40.0);
+        assert_eq!(drawing(Objective::Power).gpu(50.0, &loads), 80.0);
+        assert_eq!(drawing(Objective::Power).of_unused(2), 0.0);
     }
 
     #[test]
@@ -283,13 +308,14 @@ mod tests {
     proptest! {
         #[test]
         fn every_objective_is_fixed_and_per_latency_and_weights(
-            base_w in 1.0f64..100.0,
+            base_w in 20.0f64..100.0,
+            unused_w in 0.0f64..20.0,
             loads in proptest::collection::vec((0.1f64..1e4, 0.0f64..200.0, 0.0f64..1.0), 1..7),
         ) {
             let loads: Vec<_> = loads.into_iter().map(|(l, d, u)| load(l, d, u)).collect();
             let longest_ms = loads.iter().map(|l| l.latency_ms).fold(0.0, f64::max);
             for &objective in OBJECTIVES {
-                let cost = cost(objective);
+                let cost = Cost { unused_w, ..cost(objective) };
                 let terms = cost.terms(base_w);
                 let weights: f64 = loads.iter().map(|l| cost.weight(l)).sum();
                 let closed = terms.fixed + terms.per_latency * longest_ms + weights;

@@ -21,6 +21,7 @@ pub mod emit;
 pub mod plan;
 pub mod policy;
 pub mod problem;
+pub mod queue;
 
 pub use cost::Objective;
 pub use plan::Plan;

@@ -52,6 +52,9 @@ pub struct Plan {
     pub gpus: Vec<Gpu>,
     /// Sums over the GPUs.
     pub total: Total,
+    /// The percentile of requests that must be within their SLO, %; absent where nobody waits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slo_percentile: Option<f64>,
     /// What the plan was made from.
     #[serde(default)]
     pub inputs: Vec<Input>,
@@ -98,6 +101,10 @@ pub struct Partition {
     pub latency_slo_ms: f64,
     /// Expected time of a batch, ms.
     pub latency_ms: f64,
+    /// Time that the percentile of requests take at most, gathering and waiting included, ms; where the workload has
+    /// arrivals.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request_latency_ms: Option<f64>,
     /// Items a second that it can serve.
     pub throughput_rps: f64,
     /// Power above the base while it runs, W.
@@ -111,8 +118,11 @@ pub struct Total {
     pub gpus_used: usize,
     /// Power while every model runs, W.
     pub power_w: f64,
-    /// Power with duty cycles, W.
+    /// Power with duty cycles, W, with that of unused GPUs.
     pub average_power_w: f64,
+    /// What GPUs without a model draw of it, W, where they do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unused_w: Option<f64>,
     /// Average power over the rate of all models, J.
     pub energy_per_request_j: f64,
     /// Operational and embodied carbon over the rate of all models, g.
@@ -187,12 +197,15 @@ impl Plan {
         let mut gpus: Vec<Gpu> =
             placed.iter().filter(|p| !p.items.is_empty()).map(|p| gpu(problem, p)).collect();
         gpus.sort_by_key(|g| std::cmp::Reverse(g.frequency_mhz));
-        let average_power_w: f64 = gpus.iter().map(|g| g.average_power_w).sum();
+        let unused = problem.gpus.map_or(0.0, |n| f64::from(n) - gpus.len() as f64).max(0.0);
+        let unused_w = unused * problem.cost.unused_w;
+        let average_power_w: f64 = gpus.iter().map(|g| g.average_power_w).sum::<f64>() + unused_w;
         let rate_rps = problem.cost.total_rate_rps;
         let total = Total {
             gpus_used: gpus.len(),
             power_w: gpus.iter().map(|g| g.power_w).sum(),
             average_power_w,
+            unused_w: (problem.cost.unused_w > 0.0).then_some(unused_w),
             energy_per_request_j: average_power_w / rate_rps,
             carbon_per_request_g: problem.cost.carbon.per_second_g(average_power_w, gpus.len()) / rate_rps,
             bound: None,
@@ -204,7 +217,8 @@ impl Plan {
             simulated: problem.simulated,
             system: system.into(),
             objective: problem.cost.objective.name().into(),
-            cost: gpus.iter().map(|g| g.cost).sum(),
+            cost: gpus.iter().map(|g| g.cost).sum::<f64>()
+                + problem.cost.of_unused(problem.gpus.unwrap_or(0)),
             cost_unit: problem.cost.objective.unit().into(),
             gpu: problem.gpu.clone(),
             sharing: problem.sharing,
@@ -213,6 +227,7 @@ impl Plan {
             pue: problem.cost.carbon.pue,
             gpus,
             total,
+            slo_percentile: problem.queueing.map(|q| q.percentile),
             inputs: Vec::new(),
         }
     }
@@ -292,6 +307,7 @@ fn partition(problem: &Problem, item: &PlacedItem) -> Partition {
         rate_rps: item.rate_rps,
         latency_slo_ms: model.latency_slo_ms,
         latency_ms: c.latency_ms,
+        request_latency_ms: problem.queueing.and_then(|q| q.request_ms(c, item.rate_rps)),
         throughput_rps: c.throughput_rps,
         dynamic_w: c.dynamic_w,
     }

@@ -4,6 +4,7 @@
 //! Cases: clocks are the workload's list, or those of the profile; each must have a base power. The GPU count is
 //! [`Ask::gpus`], else the workload's, else free. A model of the workload with a `max_load` is not scaled above that.
 //! Where rates may be divided over partitions, a candidate need not keep up with a whole rate.
+//! With arrivals, the SLO is of a request and holds for a percentile of them ([`crate::queue`]); without, of a batch.
 //! A model that no candidate can serve is an error that names it, what binds and the nearest achievable.
 //! Not done: choosing anything.
 //!
@@ -14,12 +15,15 @@ use std::time::Duration;
 
 use gpumon_core::geometry::{MigGeometry, SEVEN_SLICES};
 use gpumon_core::profile::ProfileRow;
-use gpumon_core::workload::{Sharing, Workload};
+use gpumon_core::workload::{Sharing, Unused, Workload};
 
 use crate::base::BasePower;
 use crate::candidate::{self, Binding, Candidate, Infeasible};
 use crate::cost::{Carbon, Cost, Load, Objective};
+use crate::queue::Queueing;
 
+/// The part of requests that must be within the SLO where the workload does not say, %.
+const PERCENTILE: f64 = 99.0;
 /// Loads that can be asked for.
 pub const LOAD: std::ops::RangeInclusive<f64> = 1e-6..=1e6;
 
@@ -103,6 +107,8 @@ pub struct Problem {
     pub load: f64,
     /// What a GPU costs.
     pub cost: Cost,
+    /// How requests wait; nobody does if absent.
+    pub queueing: Option<Queueing>,
     /// Whether any row comes from a simulated GPU.
     pub simulated: bool,
     /// Longest search of the systems that could go on.
@@ -132,6 +138,12 @@ pub enum ProblemError {
     /// A load is out of its range.
     #[error("the load {0} is not a finite number from 1e-6 to 1e6; 1 is the workload's rate")]
     Load(f64),
+    /// GPUs that are not used draw power, but their number is free.
+    #[error(
+        "cluster.unused says what GPUs without a model do, but their number is free; give cluster.gpus or --gpus, or leave \
+         it out"
+    )]
+    UnusedOfFree,
     /// The bound on GPUs is 0.
     #[error("0 GPUs serve nothing; ask for at least 1, or for as many as it takes")]
     NoGpus,
@@ -153,7 +165,18 @@ impl Problem {
         if gpus == Some(0) {
             return Err(ProblemError::NoGpus);
         }
+        let unused = cluster.unused.unwrap_or_default();
+        if unused != Unused::Off && gpus.is_none() {
+            return Err(ProblemError::UnusedOfFree);
+        }
         let clocks = clocks(workload, rows, base)?;
+        let unused_w = clocks.iter().filter_map(|(mhz, _)| base.unused_w(*mhz, unused)).reduce(f64::min);
+        let queueing = cluster
+            .arrivals
+            .map(|arrivals| Queueing { arrivals, percentile: cluster.slo_percentile.unwrap_or(PERCENTILE) });
+        let meets = |c: &Candidate, slo_ms, rps| {
+            c.meets(slo_ms, rps) && queueing.is_none_or(|q| rps == 0.0 || q.meets(c, slo_ms, rps))
+        };
         let sharing = cluster.sharing.unwrap_or(Sharing::Mig);
         if sharing == Sharing::Green {
             return Err(ProblemError::Green);
@@ -166,12 +189,12 @@ impl Problem {
             let (latency_slo_ms, rate_rps) = (model.latency_slo_ms, model.rate_rps * load);
             let candidates = candidate::of_model(&model.name, rows, sharing, &SEVEN_SLICES, allowed);
             let feasible: Vec<usize> =
-                (0..candidates.len()).filter(|&i| candidates[i].meets(latency_slo_ms, rate_rps)).collect();
+                (0..candidates.len()).filter(|&i| meets(&candidates[i], latency_slo_ms, rate_rps)).collect();
             let name = model.name.clone();
             let least_rps = if ask.split { 0.0 } else { rate_rps };
-            if !candidates.iter().any(|c| c.meets(latency_slo_ms, least_rps)) {
-                let binding =
-                    candidate::binding(&candidates, latency_slo_ms, least_rps).unwrap_or_else(|| {
+            if !candidates.iter().any(|c| meets(c, latency_slo_ms, least_rps)) {
+                let binding = candidate::binding(&candidates, latency_slo_ms, least_rps, queueing)
+                    .unwrap_or_else(|| {
                         Binding::NoRows(candidate::unusable(&name, rows, sharing, &SEVEN_SLICES))
                     });
                 infeasible.push(Infeasible { model: name, latency_slo_ms, rate_rps, binding });
@@ -189,10 +212,11 @@ impl Problem {
         };
         let simulated = rows.iter().any(|row| row.simulated == Some(true));
         let total_rate_rps = models.iter().map(|m| m.rate_rps).sum();
-        let cost = Cost { objective: ask.objective, carbon, total_rate_rps };
+        let cost =
+            Cost { objective: ask.objective, carbon, total_rate_rps, unused_w: unused_w.unwrap_or(0.0) };
         let (gpu, geometry, load) = (cluster.gpu.clone(), SEVEN_SLICES, ask.load);
         let time_limit = ask.time_limit;
-        Ok(Self { gpu, sharing, geometry, models, clocks, gpus, load, cost, simulated, time_limit })
+        Ok(Self { gpu, sharing, geometry, models, clocks, gpus, load, cost, queueing, simulated, time_limit })
     }
 
     /// The same problem with every rate times `factor`; models that nothing can serve then keep no candidate.
@@ -202,7 +226,11 @@ impl Problem {
         scaled.cost.total_rate_rps *= factor;
         for model in &mut scaled.models {
             model.rate_rps *= factor;
-            let serves = |&i: &usize| model.candidates[i].meets(model.latency_slo_ms, model.rate_rps);
+            let (slo_ms, rps, queueing) = (model.latency_slo_ms, model.rate_rps, scaled.queueing);
+            let serves = |&i: &usize| {
+                let c = &model.candidates[i];
+                c.meets(slo_ms, rps) && queueing.is_none_or(|q| q.meets(c, slo_ms, rps))
+            };
             model.feasible = (0..model.candidates.len()).filter(serves).collect();
         }
         scaled

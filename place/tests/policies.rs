@@ -6,7 +6,7 @@
 mod reference;
 mod synthetic;
 
-use gpumon_core::workload::Sharing;
+use gpumon_core::workload::{Arrivals, Sharing, Unused};
 use gpumon_place::check::check;
 use gpumon_place::cost::OBJECTIVES;
 use gpumon_place::plan::{Input, PlanError};
@@ -53,6 +53,46 @@ fn a_bound_is_kept_or_the_nearest_is_named() {
         }
     }
     assert!(place(&made_up(Objective::Power, None), "best").unwrap_err().to_string().contains("enertune"));
+}
+
+#[test]
+fn requests_that_wait_are_within_their_slo_and_unused_gpus_are_paid_for() {
+    let (mut workload, rows) = synthetic::workload(5);
+    let base = synthetic::base();
+    workload.cluster.arrivals = Some(Arrivals::Poisson);
+    workload.cluster.unused = Some(Unused::Idle);
+    workload.models.iter_mut().for_each(|model| model.latency_slo_ms *= 3.0);
+    let ask = Ask::new(&workload, &rows, &base, Objective::AveragePower);
+    assert_eq!(Problem::new(&ask).unwrap_err(), ProblemError::UnusedOfFree);
+    let problem = Problem::new(&Ask { gpus: Some(9), ..ask.clone() }).unwrap();
+    let mut planned = 0;
+    for policy in POLICIES {
+        let plan = match place(&problem, policy.name()) {
+            Ok(plan) => plan,
+            Err(error) => {
+                assert!(policy.splits() && error.to_string().contains("waiting"), "{error}");
+                continue;
+            }
+        };
+        planned += 1;
+        let partitions = || plan.gpus.iter().flat_map(|g| &g.partitions);
+        assert!(partitions().all(|p| p.request_latency_ms.unwrap() > p.latency_ms));
+        assert!(partitions().all(|p| p.request_latency_ms.unwrap() <= p.latency_slo_ms * (1.0 + 1e-9)));
+        // 42 W each: the static power at the lowest clock and the fan.
+        let unused_w = (9 - plan.gpus.len()) as f64 * problem.cost.unused_w;
+        assert!((problem.cost.unused_w - 42.011).abs() < 1e-3, "{}", problem.cost.unused_w);
+        assert_eq!(plan.total.unused_w, Some(unused_w));
+        let working_w: f64 = plan.gpus.iter().map(|g| g.average_power_w).sum();
+        assert!((plan.total.average_power_w - working_w - unused_w).abs() < 1e-9);
+        assert!((plan.cost - plan.total.average_power_w).abs() < 1e-6, "{} {}", plan.cost, policy.name());
+    }
+    assert!(planned >= 3, "{planned}");
+    workload.models[0].latency_slo_ms =
+        rows.iter().filter_map(|r| r.latency).fold(f64::INFINITY, f64::min) * 1.01;
+    workload.models[0].rate_rps = 1.0;
+    let error = Problem::new(&Ask { gpus: Some(9), ..Ask::new(&workload, &rows, &base, Objective::Power) });
+    let text = error.unwrap_err().to_string();
+    assert!(!text.contains("fault"), "{text}");
 }
 
 #[test]

@@ -150,6 +150,14 @@ pub fn solve(problem: &Problem, policy: &dyn Policy) -> Result<Plan, PlaceError>
     let violations = check(problem, &plan);
     if violations.is_empty() {
         Ok(plan)
+    } else if policy.splits() && problem.queueing.is_some() {
+        let without = Problem { queueing: None, ..problem.clone() };
+        let sound = check(&without, &Plan::new(&without, policy.name(), &solution.placed)).is_empty();
+        let why = format!("its rules know no waiting for parts of a rate: {}", join(&violations));
+        Err(match sound {
+            true => PlaceError::NoConfiguration { system: policy.name(), why },
+            false => PlaceError::Unsound { system: policy.name(), violations },
+        })
     } else {
         Err(PlaceError::Unsound { system: policy.name(), violations })
     }
