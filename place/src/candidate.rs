@@ -55,6 +55,33 @@ pub struct Candidate {
     pub throughput_rps: f64,
     /// Power above the GPU's base, W.
     pub dynamic_w: f64,
+    /// What else it takes of the GPU.
+    pub uses: Uses,
+}
+
+/// What the profile says a candidate takes of a GPU beside its share; absent where that was not measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Uses {
+    /// Warps resident over warps possible on the whole GPU, 0 to 1.
+    pub occupancy: Option<f64>,
+    /// Part of the whole GPU's SM time with at least one warp, 0 to 1.
+    pub sm: Option<f64>,
+    /// Part of the peak DRAM bandwidth, 0 to 1.
+    pub dram: Option<f64>,
+    /// Memory, bytes.
+    pub mem_bytes: Option<f64>,
+}
+
+impl Uses {
+    fn of_row(row: &ProfileRow) -> Self {
+        let part = |pct: Option<f64>| pct.filter(|p| (0.0..=100.0).contains(p)).map(|p| p / 100.0);
+        Self {
+            occupancy: part(row.sm_occupancy_pct),
+            sm: part(row.sm_util_pct),
+            dram: part(row.dram_util_pct),
+            mem_bytes: row.mem_bytes.filter(|b| *b > 0).map(|b| b as f64),
+        }
+    }
 }
 
 impl Candidate {
@@ -120,6 +147,7 @@ fn of_row(row: &ProfileRow, sharing: Sharing, geometry: &MigGeometry) -> Option<
         latency_ms: positive(row.latency)?,
         throughput_rps: positive(row.throughput)?,
         dynamic_w: row.dynamic_power_draw.filter(|w| w.is_finite())?,
+        uses: Uses::of_row(row),
     })
 }
 

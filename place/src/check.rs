@@ -19,7 +19,7 @@ use std::fmt;
 
 use gpumon_core::workload::Sharing;
 
-use crate::candidate::{Candidate, Share};
+use crate::candidate::{Candidate, Share, Uses};
 use crate::plan::{Gpu, Partition, Plan};
 use crate::problem::Problem;
 
@@ -154,6 +154,7 @@ fn check_partition(problem: &Problem, mhz: u32, p: &Partition, found: &mut Vec<S
         latency_ms: p.latency_ms,
         throughput_rps: p.throughput_rps,
         dynamic_w: p.dynamic_w,
+        uses: Uses::default(),
     };
     match demand.candidates.iter().find(|c| c.same_configuration(&wanted)) {
         None => found.push(format!("`{name}`: {wanted} is not in the profile")),

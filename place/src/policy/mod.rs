@@ -8,6 +8,8 @@ pub mod enertune;
 pub mod fgd;
 mod pack;
 pub mod parvagpu;
+pub mod sizes;
+pub mod usher;
 
 use crate::check::{Violation, check};
 use crate::plan::{Placed, Plan};
@@ -49,8 +51,13 @@ impl From<Vec<Placed>> for Solution {
 }
 
 /// Every system.
-pub const POLICIES: &[&dyn Policy] =
-    &[&enertune::EnerTune::WHOLE, &parvagpu::ParvaGpu, &fgd::Fgd::PUBLISHED, &dedicated::Dedicated];
+pub const POLICIES: &[&dyn Policy] = &[
+    &enertune::EnerTune::WHOLE,
+    &usher::Usher,
+    &parvagpu::ParvaGpu,
+    &fgd::Fgd::PUBLISHED,
+    &dedicated::Dedicated,
+];
 
 /// Why there is no plan.
 #[derive(Debug, thiserror::Error, PartialEq)]

@@ -97,6 +97,7 @@ mod tests {
             latency_ms,
             throughput_rps,
             dynamic_w: 1.0,
+            uses: crate::candidate::Uses::default(),
         }
     }
 
