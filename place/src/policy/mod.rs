@@ -6,6 +6,8 @@
 pub mod dedicated;
 pub mod enertune;
 pub mod fgd;
+mod hardest;
+pub mod optimal;
 mod pack;
 pub mod parvagpu;
 
@@ -49,8 +51,13 @@ impl From<Vec<Placed>> for Solution {
 }
 
 /// Every system.
-pub const POLICIES: &[&dyn Policy] =
-    &[&enertune::EnerTune::WHOLE, &parvagpu::ParvaGpu, &fgd::Fgd::PUBLISHED, &dedicated::Dedicated];
+pub const POLICIES: &[&dyn Policy] = &[
+    &enertune::EnerTune::WHOLE,
+    &parvagpu::ParvaGpu,
+    &fgd::Fgd::PUBLISHED,
+    &optimal::Optimal,
+    &dedicated::Dedicated,
+];
 
 /// Why there is no plan.
 #[derive(Debug, thiserror::Error, PartialEq)]
