@@ -157,7 +157,7 @@ fn decay(turn: f64, rate_per_ms: f64, busy_ms: f64) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::candidate::Share;
+    use crate::candidate::{Share, Uses};
     use proptest::prelude::*;
     use rand::rngs::StdRng;
     use rand::{RngExt, SeedableRng};
@@ -165,7 +165,16 @@ mod tests {
     fn candidate(batch: u32, processes: u32, latency_ms: f64) -> Candidate {
         let throughput_rps = f64::from(processes * batch) / latency_ms * 1e3;
         let share = Share::Slices(1);
-        Candidate { batch, share, processes, frequency_mhz: 600, latency_ms, throughput_rps, dynamic_w: 1.0 }
+        Candidate {
+            batch,
+            share,
+            processes,
+            frequency_mhz: 600,
+            latency_ms,
+            throughput_rps,
+            dynamic_w: 1.0,
+            uses: Uses::default(),
+        }
     }
 
     /// Times of requests in the order of their coming, ms, walked one by one.

@@ -22,9 +22,9 @@
 
 use gpumon_core::workload::Sharing;
 
+use super::hardest::hardest;
 use super::pack::{Bin, Item, Packer};
 use super::{PlaceError, Policy, Solution};
-use crate::candidate::Share;
 use crate::problem::Problem;
 
 /// The policy `enertune`; what it does beyond the published steps can be left out, to see what each part is worth.
@@ -224,19 +224,4 @@ fn merged(packer: &Packer, bins: &mut Vec<Bin>, force: Force) -> bool {
     bins.remove(low);
     by_clock(bins);
     true
-}
-
-/// The models whose smallest feasible share is the largest.
-fn hardest(problem: &Problem) -> String {
-    let least = |m: &crate::problem::Demand| {
-        let sizes = m.feasible.iter().map(|&i| match m.candidates[i].share {
-            Share::Slices(n) => n,
-            Share::Percent(_) => 0,
-        });
-        sizes.min().unwrap_or(0)
-    };
-    let most = problem.models.iter().map(least).max().unwrap_or(0);
-    let names: Vec<_> =
-        problem.models.iter().filter(|m| least(m) == most).map(|m| format!("`{}`", m.name)).collect();
-    format!("{}: at least {} each", names.join(", "), Share::Slices(most))
 }

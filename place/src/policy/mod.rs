@@ -6,6 +6,8 @@
 pub mod dedicated;
 pub mod enertune;
 pub mod fgd;
+mod hardest;
+pub mod optimal;
 mod pack;
 pub mod parvagpu;
 pub mod sizes;
@@ -56,6 +58,7 @@ pub const POLICIES: &[&dyn Policy] = &[
     &usher::Usher,
     &parvagpu::ParvaGpu,
     &fgd::Fgd::PUBLISHED,
+    &optimal::Optimal,
     &dedicated::Dedicated,
 ];
 
