@@ -24,6 +24,7 @@ mod compact;
 pub mod error;
 pub mod evaluate;
 pub mod fit;
+pub mod held_out;
 pub mod intervals;
 pub mod model_file;
 pub mod models;

@@ -164,22 +164,27 @@ impl ModelFile {
     }
 }
 
-/// Pretty JSON with each list of numbers on one line, without indentation inside another list, so that a person can read the file. Strings are safe: in JSON
+/// Longer lists of numbers stand without blanks: nobody reads them, and they are most of the file.
+const READABLE: usize = 32;
+
+/// Pretty JSON with each list of numbers and nulls on one line, without indentation inside another list, so that a person can read the file. Strings are safe: in JSON
 /// they hold no line breaks.
 fn numbers_on_one_line(pretty: &str) -> String {
     let mut text = String::with_capacity(pretty.len());
     let mut lines = pretty.lines().peekable();
-    let number = |line: &str| line.trim_start().starts_with(|c: char| c == '-' || c.is_ascii_digit());
+    let number = |line: &str| {
+        let item = line.trim_start();
+        item.starts_with(|c: char| c == '-' || c.is_ascii_digit()) || item.trim_end_matches(',') == "null"
+    };
     while let Some(line) = lines.next() {
         // Lists of lists may be long, and their indentation most of the file.
         text += if line.trim_start().starts_with('[') { line.trim_start() } else { line };
         if line.ends_with('[') && lines.peek().is_some_and(|next| number(next)) {
-            let mut first = true;
+            let mut items = Vec::new();
             while let Some(item) = lines.next_if(|next| number(next)) {
-                text += if first { "" } else { " " };
-                text += item.trim();
-                first = false;
+                items.push(item.trim());
             }
+            text += &items.join(if items.len() > READABLE { "" } else { " " });
             text += lines.next().unwrap_or_default().trim();
         }
         text.push('\n');
@@ -193,10 +198,14 @@ mod tests {
 
     #[test]
     fn lists_of_numbers_stand_on_one_line_and_nothing_else_changes() {
-        let value =
-            serde_json::json!({"a": [1, -2.5], "b": [[1, 2], []], "c": "[\n1", "d": [{"e": [3]}, "4"]});
+        let value = serde_json::json!({"a": [1, -2.5], "b": [[1, 2], []], "c": "[\n1", "d": [{"e": [3]}, "4"], "f": [null, 5]});
         let text = numbers_on_one_line(&serde_json::to_string_pretty(&value).unwrap());
-        assert!(text.contains("\"a\": [1, -2.5],\n") && text.contains("\n[1, 2],\n"), "{text}");
+        assert!(
+            text.contains("\"a\": [1, -2.5],\n")
+                && text.contains("[null, 5]")
+                && text.contains("\n[1, 2],\n"),
+            "{text}"
+        );
         assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), value);
     }
 }

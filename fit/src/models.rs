@@ -19,6 +19,7 @@ use crate::base::BasePower;
 use crate::error::FitError;
 use crate::evaluate::{Errors, errors_of, models_of};
 use crate::fit::{Context, Form, Surfaces};
+use crate::held_out::{self, HeldOut, KeptPoint};
 pub use crate::intervals::Intervals;
 use crate::parallel;
 use crate::point::{Observation, Observations, Point, Share};
@@ -63,6 +64,9 @@ pub struct Model {
     /// The 99th percentile of the time of a batch, where it was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tail: Option<Tail>,
+    /// The points as fits without them predict them; absent where too few could be left out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", with = "held_out::stored")]
+    pub held_out_points: Vec<KeptPoint>,
     /// What it was fitted on.
     pub rows: RowsUsed,
     /// What a reader should know: rows left out, figures that could not be fitted.
@@ -126,49 +130,6 @@ pub struct Fitted {
     pub not_fitted: Vec<NotFitted>,
     /// Every point as the fit on the other folds predicts it, model by model.
     pub held_out: Vec<HeldOut>,
-}
-
-/// A point that was left out of a fit, and what the fit said of it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct HeldOut {
-    /// The model.
-    pub model: String,
-    /// Where.
-    pub point: Point,
-    /// Average power of the GPU, W.
-    pub average_w: Option<Compared>,
-    /// Power above the base, W.
-    pub dynamic_w: Option<Compared>,
-    /// Time of a batch, ms.
-    pub batch_time_ms: Option<Compared>,
-    /// The latency column, ms.
-    pub latency_ms: Option<Compared>,
-}
-
-/// A measured value and its prediction, in one unit.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Compared {
-    /// What was measured.
-    pub measured: f64,
-    /// What was predicted.
-    pub predicted: f64,
-}
-
-impl HeldOut {
-    fn new(model: &str, of: &validate::Compared) -> Self {
-        let compared = |predicted: Option<f64>, ratio: Option<f64>| {
-            predicted.zip(ratio).map(|(predicted, r)| Compared { measured: predicted * r, predicted })
-        };
-        let (central, ratios) = (of.central, of.ratios);
-        Self {
-            model: model.into(),
-            point: of.point,
-            average_w: compared(central.average_w, ratios[0]),
-            dynamic_w: compared(central.dynamic_w, ratios[1]),
-            batch_time_ms: compared(Some(central.batch_time_ms), ratios[2]),
-            latency_ms: compared(central.latency_ms, ratios[3]),
-        }
-    }
 }
 
 /// Fits all models of `rows`.
@@ -284,10 +245,11 @@ pub(crate) fn fit_model(
         held_out: errors_of(&compared),
         intervals,
         tail: Tail::fit(seen, &compared),
+        held_out_points: compared.iter().map(KeptPoint::of).collect(),
         rows: RowsUsed { points: seen.points.len(), sha256 },
         notes,
     };
-    Ok((model, compared.iter().map(|c| HeldOut::new(&seen.model, c)).collect()))
+    Ok((model, compared.iter().map(|c| HeldOut::of(&seen.model, c)).collect()))
 }
 
 /// The different shares that are no MIG instances, ascending.

@@ -80,6 +80,8 @@ pub enum Command {
     Predict(pipeline::PredictArgs),
     /// Place a workload's models on shared GPUs for least power, energy or carbon
     Place(pipeline::PlaceArgs),
+    /// Draw a model file: held-out points, residuals along each axis, surfaces; one HTML page
+    Report(pipeline::ReportArgs),
 }
 
 /// What `native:NET` starts.

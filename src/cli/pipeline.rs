@@ -227,6 +227,24 @@ pub struct PredictArgs {
     pub json: bool,
 }
 
+/// Arguments of `report`.
+#[derive(Debug, Args)]
+pub struct ReportArgs {
+    /// Model file
+    #[arg(value_name = "MODELS.json")]
+    pub file: PathBuf,
+    /// Page to write (HTML, complete in itself); `-` is standard output [default: the file's name with .html in place of
+    /// .json]
+    #[arg(short, long, value_name = "PAGE.html")]
+    pub output: Option<PathBuf>,
+    /// Replace the page if there is one
+    #[arg(long)]
+    pub force: bool,
+    /// What was drawn, as one JSON document on standard output; not with `-o -`
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// Arguments of `place`.
 #[derive(Debug, Args)]
 pub struct PlaceArgs {

@@ -19,7 +19,7 @@ use serde::Serialize;
 use super::{DONE, INTERRUPTED, inputs};
 use crate::cli::{Cli, DemoArgs};
 use crate::output::{self, note};
-use crate::report;
+use crate::report::pipeline::Pipeline;
 use crate::signals;
 
 /// What is served. The models are simulated; their names stand for their kind.
@@ -95,7 +95,7 @@ pub fn run(args: &DemoArgs) -> Result<u8> {
     let table = table(&lines).to_string();
     let page = folder.join(PAGE);
     let (placed, _): (Vec<_>, Vec<_>) = plans.into_iter().map(|[a, b]| (a, b)).unzip();
-    let files = report::Pipeline {
+    let files = Pipeline {
         recording: &folder.join(RECORDING),
         held_out: &folder.join(HELD_OUT),
         plans: &placed,

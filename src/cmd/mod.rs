@@ -29,6 +29,7 @@ mod record;
 mod recover;
 mod repeat;
 mod replay;
+mod report;
 mod restore;
 mod run;
 mod runs;
@@ -74,5 +75,6 @@ pub fn run(command: &Command) -> Result<u8> {
         Command::Fit(args) => fit::run(args),
         Command::Predict(args) => predict::run(args),
         Command::Place(args) => place::run(args),
+        Command::Report(args) => report::run(args),
     }
 }
