@@ -84,6 +84,9 @@ fn requests_that_wait_are_within_their_slo_and_unused_gpus_are_paid_for() {
         assert_eq!(plan.total.unused_w, Some(unused_w));
         let working_w: f64 = plan.gpus.iter().map(|g| g.average_power_w).sum();
         assert!((plan.total.average_power_w - working_w - unused_w).abs() < 1e-9);
+        if let Some(bound) = plan.total.bound {
+            assert!(bound <= plan.cost * (1.0 + 1e-9) && bound >= plan.cost * 0.5, "{bound} {}", plan.cost);
+        }
         assert!((plan.cost - plan.total.average_power_w).abs() < 1e-6, "{} {}", plan.cost, policy.name());
     }
     assert!(planned >= 3, "{planned}");

@@ -156,7 +156,9 @@ pub fn solve(problem: &Problem, policy: &dyn Policy) -> Result<Plan, PlaceError>
     }
     let solution = policy.solve(problem).map_err(|error| with_lower_rates(problem, policy, error))?;
     let mut plan = Plan::new(problem, policy.name(), &solution.placed);
-    (plan.total.bound, plan.total.proven) = (solution.bound, solution.proven);
+    let of_unused = problem.cost.of_unused(problem.gpus.unwrap_or(0));
+    plan.total.bound = solution.bound.map(|bound| bound + of_unused);
+    plan.total.proven = solution.proven;
     let violations = check(problem, &plan);
     if violations.is_empty() {
         Ok(plan)
