@@ -40,7 +40,7 @@ impl Policy for Optimal {
     }
 
     fn about(&self) -> &'static str {
-        "finds the cheapest plan in which no rate is divided: proven for up to 15 models, for more the best within the time limit, \
+        "finds the cheapest plan in which no rate is divided: proven for up to 17 models, for more the best within the time limit, \
          with a bound that no plan is below"
     }
 
