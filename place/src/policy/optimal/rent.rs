@@ -201,8 +201,11 @@ impl<'a> Market<'a> {
             for way in ways {
                 let slot = way.slot as usize;
                 let own = rents[slot] * way.factor;
-                let longer =
-                    if (slot + 1) % self.classes == 0 { (f64::INFINITY, 0) } else { least[slot + 1] };
+                let longer = if (slot + 1).is_multiple_of(self.classes) {
+                    (f64::INFINITY, 0)
+                } else {
+                    least[slot + 1]
+                };
                 let (rent, at) = if own <= longer.0 { (own, way.slot) } else { longer };
                 if way.weight + rent < cheapest.0 {
                     cheapest = (way.weight + rent, at, way.offer);
