@@ -188,7 +188,7 @@ fn a_bound_is_not_above_the_proven_optimum() {
             let ask = Ask { gpus, ..Ask::new(&workload, &rows, &base, objective) };
             let exact = place(&Problem::new(&ask).unwrap(), "optimal").unwrap();
             assert_eq!(exact.total.proven, Some(true));
-            for ms in [0, 5, 40] {
+            for ms in [0, 5, 10, 40] {
                 let problem =
                     Problem::new(&Ask { time_limit: Duration::from_millis(ms), ..ask.clone() }).unwrap();
                 let Ok(found) = place(&problem, "optimal") else { continue };
