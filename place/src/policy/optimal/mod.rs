@@ -27,7 +27,7 @@ use crate::problem::Problem;
 #[derive(Clone, Copy, Debug)]
 pub struct Optimal;
 
-/// Which part of the time goes to the bound.
+/// Which part of the time that is left goes to the bound.
 const BOUND_PART: f64 = 0.3;
 /// Relative difference below which a plan is as cheap as the bound.
 const ROUNDING: f64 = 1e-9;
@@ -40,7 +40,7 @@ impl Policy for Optimal {
     }
 
     fn about(&self) -> &'static str {
-        "finds the cheapest plan in which no rate is divided: proven for up to 15 models, for more the best within the time limit, \
+        "finds the cheapest plan in which no rate is divided: proven for up to 17 models, for more the best within the time limit, \
          with a bound that no plan is below"
     }
 
@@ -63,7 +63,8 @@ impl Policy for Optimal {
                 Exact::OutOfTime => {}
             }
         }
-        let rents = rent::rents(&offers, problem.gpus, started + problem.time_limit.mul_f64(BOUND_PART));
+        let left = until.saturating_duration_since(Instant::now());
+        let rents = rent::rents(&offers, problem.gpus, Instant::now() + left.mul_f64(BOUND_PART));
         let found = search::search(&offers, &rents, problem.gpus, threads, until);
         let bins = found.map_err(|nearest| too_few(problem, nearest))?;
         let proven = total(&bins) <= rents.bound * (1.0 + ROUNDING);

@@ -16,7 +16,7 @@ use super::room::State;
 use crate::cost::Terms;
 
 /// Most models that are solved exactly.
-pub const MOST: usize = 15;
+pub const MOST: usize = 17;
 
 /// What came of it.
 #[derive(Clone, Debug, PartialEq)]
