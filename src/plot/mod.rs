@@ -1,4 +1,4 @@
-//! Pictures: power over time (here), held-out points ([`held_out`]), a plan's GPUs ([`plan`]), a fit along each axis ([`panels`]).
+//! Pictures: power over time (here), held-out points ([`held_out`]), a plan's GPUs ([`plan`]), a fit along each axis (`panels`).
 //!
 //! Power over time, the driver's average beside the ring's readings. Rule: one panel a GPU; at most four points a curve and pixel column, so that no peak is lost (see
 //! [`decimate`]), joined by straight lines. Where there are no ring readings the
