@@ -28,6 +28,24 @@ pub enum Share {
     Percent(f64),
 }
 
+impl Share {
+    /// Compute slices, of a MIG instance.
+    pub fn slices(&self) -> Option<u8> {
+        match self {
+            Self::Slices(n) => Some(*n),
+            Self::Percent(_) => None,
+        }
+    }
+
+    /// Slices or percent, to compare shares of one kind.
+    pub fn amount(&self) -> f64 {
+        match self {
+            Self::Slices(n) => f64::from(*n),
+            Self::Percent(pct) => *pct,
+        }
+    }
+}
+
 impl fmt::Display for Share {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -64,21 +82,14 @@ pub struct Candidate {
 pub struct Uses {
     /// Warps resident over warps possible on the whole GPU, 0 to 1.
     pub occupancy: Option<f64>,
-    /// Part of the whole GPU's SM time with at least one warp, 0 to 1.
-    pub sm: Option<f64>,
-    /// Part of the peak DRAM bandwidth, 0 to 1.
-    pub dram: Option<f64>,
     /// Memory, bytes.
     pub mem_bytes: Option<f64>,
 }
 
 impl Uses {
     fn of_row(row: &ProfileRow) -> Self {
-        let part = |pct: Option<f64>| pct.filter(|p| (0.0..=100.0).contains(p)).map(|p| p / 100.0);
         Self {
-            occupancy: part(row.sm_occupancy_pct),
-            sm: part(row.sm_util_pct),
-            dram: part(row.dram_util_pct),
+            occupancy: row.sm_occupancy_pct.filter(|p| (0.0..=100.0).contains(p)).map(|p| p / 100.0),
             mem_bytes: row.mem_bytes.filter(|b| *b > 0).map(|b| b as f64),
         }
     }

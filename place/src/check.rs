@@ -159,10 +159,10 @@ fn check_partition(problem: &Problem, mhz: u32, p: &Partition, found: &mut Vec<S
     match demand.candidates.iter().find(|c| c.same_configuration(&wanted)) {
         None => found.push(format!("`{name}`: {wanted} is not in the profile")),
         Some(c) => {
-            let waits = problem.queueing.map(|q| (q, q.request_ms(c, p.rate_rps)));
-            if let Some((queueing, request_ms)) = waits
+            if let Some(queueing) = problem.queueing
                 && !queueing.meets(c, demand.latency_slo_ms, p.rate_rps)
             {
+                let request_ms = queueing.request_ms(c, p.rate_rps);
                 let told = request_ms.map_or("without end".into(), |ms| format!("{ms:.4} ms"));
                 found.push(format!(
                     "`{name}`: {} % of requests take {told}, waiting included, above its SLO of {} ms",
@@ -210,13 +210,14 @@ fn check_totals(problem: &Problem, plan: &Plan) -> Vec<String> {
         found.push(format!("gpus_used is {}, but {} are listed", plan.total.gpus_used, plan.gpus.len()));
     }
     let sum = |f: fn(&Gpu) -> f64| plan.gpus.iter().map(f).sum::<f64>();
-    let idle = problem.gpus.map_or(0.0, |n| f64::from(n) - plan.gpus.len() as f64).max(0.0);
-    let unused_w = idle * problem.cost.unused_w;
-    let of_unused = problem.cost.of_unused(problem.gpus.unwrap_or(0));
     for (what, says, is) in [
-        ("cost", plan.cost, sum(|g| g.cost) + of_unused),
+        ("cost", plan.cost, sum(|g| g.cost) + problem.cost_of_unused()),
         ("total power_w", plan.total.power_w, sum(|g| g.power_w)),
-        ("total average_power_w", plan.total.average_power_w, sum(|g| g.average_power_w) + unused_w),
+        (
+            "total average_power_w",
+            plan.total.average_power_w,
+            sum(|g| g.average_power_w) + problem.unused_w(plan.gpus.len()),
+        ),
     ] {
         if !near(says, is) {
             found.push(format!("{what} is {says}, but the GPUs' sum is {is}"));

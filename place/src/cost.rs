@@ -185,11 +185,18 @@ impl Cost {
                 self.carbon.pue * self.carbon.g_per_kwh * energy_w_ms(base_w, loads)
                     + longest_ms / LIFETIME_S * embodied_g()
             }
-            Objective::AveragePower => average_w(base_w - self.unused_w, loads),
-            Objective::EnergyPerRequest => average_w(base_w - self.unused_w, loads) / self.total_rate_rps,
-            Objective::CarbonPerRequest => {
-                self.carbon.per_second_g(average_w(base_w - self.unused_w, loads), 1) / self.total_rate_rps
+            Objective::AveragePower | Objective::EnergyPerRequest | Objective::CarbonPerRequest => {
+                self.of_average(average_w(base_w - self.unused_w, loads), 1)
             }
+        }
+    }
+
+    /// What this average power and the wear of this many GPUs cost; for the objectives with duty cycles.
+    fn of_average(&self, power_w: f64, gpus: usize) -> f64 {
+        match self.objective {
+            Objective::EnergyPerRequest => power_w / self.total_rate_rps,
+            Objective::CarbonPerRequest => self.carbon.per_second_g(power_w, gpus) / self.total_rate_rps,
+            _ => power_w,
         }
     }
 
@@ -199,9 +206,7 @@ impl Cost {
         let watts = self.unused_w * f64::from(gpus);
         match self.objective {
             Objective::Power | Objective::Energy | Objective::Carbon => 0.0,
-            Objective::AveragePower => watts,
-            Objective::EnergyPerRequest => watts / self.total_rate_rps,
-            Objective::CarbonPerRequest => self.carbon.per_second_g(watts, 0) / self.total_rate_rps,
+            _ => self.of_average(watts, 0),
         }
     }
 
@@ -210,17 +215,13 @@ impl Cost {
         let once = |fixed| Terms { fixed, per_latency: 0.0 };
         match self.objective {
             Objective::Power => once(base_w),
-            Objective::AveragePower => once(base_w - self.unused_w),
             Objective::Energy => Terms { fixed: 0.0, per_latency: base_w },
             Objective::Carbon => {
                 let per_latency =
                     self.carbon.pue * self.carbon.g_per_kwh * base_w + embodied_g() / LIFETIME_S;
                 Terms { fixed: 0.0, per_latency }
             }
-            Objective::EnergyPerRequest => once((base_w - self.unused_w) / self.total_rate_rps),
-            Objective::CarbonPerRequest => {
-                once(self.carbon.per_second_g(base_w - self.unused_w, 1) / self.total_rate_rps)
-            }
+            _ => once(self.of_average(base_w - self.unused_w, 1)),
         }
     }
 
@@ -230,11 +231,7 @@ impl Cost {
             Objective::Power => load.dynamic_w,
             Objective::Energy => load.dynamic_w * load.latency_ms,
             Objective::Carbon => self.carbon.pue * self.carbon.g_per_kwh * load.dynamic_w * load.latency_ms,
-            Objective::AveragePower => load.dynamic_w * load.duty,
-            Objective::EnergyPerRequest => load.dynamic_w * load.duty / self.total_rate_rps,
-            Objective::CarbonPerRequest => {
-                self.carbon.per_second_g(load.dynamic_w * load.duty, 0) / self.total_rate_rps
-            }
+            _ => self.of_average(load.dynamic_w * load.duty, 0),
         }
     }
 }

@@ -197,8 +197,7 @@ impl Plan {
         let mut gpus: Vec<Gpu> =
             placed.iter().filter(|p| !p.items.is_empty()).map(|p| gpu(problem, p)).collect();
         gpus.sort_by_key(|g| std::cmp::Reverse(g.frequency_mhz));
-        let unused = problem.gpus.map_or(0.0, |n| f64::from(n) - gpus.len() as f64).max(0.0);
-        let unused_w = unused * problem.cost.unused_w;
+        let unused_w = problem.unused_w(gpus.len());
         let average_power_w: f64 = gpus.iter().map(|g| g.average_power_w).sum::<f64>() + unused_w;
         let rate_rps = problem.cost.total_rate_rps;
         let total = Total {
@@ -217,8 +216,7 @@ impl Plan {
             simulated: problem.simulated,
             system: system.into(),
             objective: problem.cost.objective.name().into(),
-            cost: gpus.iter().map(|g| g.cost).sum::<f64>()
-                + problem.cost.of_unused(problem.gpus.unwrap_or(0)),
+            cost: gpus.iter().map(|g| g.cost).sum::<f64>() + problem.cost_of_unused(),
             cost_unit: problem.cost.objective.unit().into(),
             gpu: problem.gpu.clone(),
             sharing: problem.sharing,
@@ -268,7 +266,7 @@ impl Partition {
 }
 
 fn gpu(problem: &Problem, placed: &Placed) -> Gpu {
-    let sizes: Option<Vec<u8>> = placed.items.iter().map(|i| slices(&i.candidate)).collect();
+    let sizes: Option<Vec<u8>> = placed.items.iter().map(|i| i.candidate.share.slices()).collect();
     let starts = sizes.and_then(|s| problem.geometry.place(&s));
     let mut partitions: Vec<Partition> = placed.items.iter().map(|item| partition(problem, item)).collect();
     for (partition, start) in partitions.iter_mut().zip(starts.unwrap_or_default()) {
@@ -288,19 +286,12 @@ fn gpu(problem: &Problem, placed: &Placed) -> Gpu {
     }
 }
 
-fn slices(candidate: &Candidate) -> Option<u8> {
-    match candidate.share {
-        Share::Slices(n) => Some(n),
-        Share::Percent(_) => None,
-    }
-}
-
 fn partition(problem: &Problem, item: &PlacedItem) -> Partition {
     let (model, c) = (&problem.models[item.model], &item.candidate);
     Partition {
         model: model.name.clone(),
         batch: c.batch,
-        slices: slices(c),
+        slices: c.share.slices(),
         share_pct: if let Share::Percent(pct) = c.share { Some(pct) } else { None },
         start_slot: None,
         processes: c.processes,

@@ -174,9 +174,6 @@ impl Problem {
         let queueing = cluster
             .arrivals
             .map(|arrivals| Queueing { arrivals, percentile: cluster.slo_percentile.unwrap_or(PERCENTILE) });
-        let meets = |c: &Candidate, slo_ms, rps| {
-            c.meets(slo_ms, rps) && queueing.is_none_or(|q| rps == 0.0 || q.meets(c, slo_ms, rps))
-        };
         let sharing = cluster.sharing.unwrap_or(Sharing::Mig);
         if sharing == Sharing::Green {
             return Err(ProblemError::Green);
@@ -188,11 +185,12 @@ impl Problem {
             let load = model.max_load.map_or(ask.load, |max| ask.load.min(max));
             let (latency_slo_ms, rate_rps) = (model.latency_slo_ms, model.rate_rps * load);
             let candidates = candidate::of_model(&model.name, rows, sharing, &SEVEN_SLICES, allowed);
-            let feasible: Vec<usize> =
-                (0..candidates.len()).filter(|&i| meets(&candidates[i], latency_slo_ms, rate_rps)).collect();
+            let feasible: Vec<usize> = (0..candidates.len())
+                .filter(|&i| serves(&candidates[i], queueing, latency_slo_ms, rate_rps))
+                .collect();
             let name = model.name.clone();
             let least_rps = if ask.split { 0.0 } else { rate_rps };
-            if !candidates.iter().any(|c| meets(c, latency_slo_ms, least_rps)) {
+            if !candidates.iter().any(|c| serves(c, queueing, latency_slo_ms, least_rps)) {
                 let binding = candidate::binding(&candidates, latency_slo_ms, least_rps, queueing)
                     .unwrap_or_else(|| {
                         Binding::NoRows(candidate::unusable(&name, rows, sharing, &SEVEN_SLICES))
@@ -226,20 +224,34 @@ impl Problem {
         scaled.cost.total_rate_rps *= factor;
         for model in &mut scaled.models {
             model.rate_rps *= factor;
-            let (slo_ms, rps, queueing) = (model.latency_slo_ms, model.rate_rps, scaled.queueing);
-            let serves = |&i: &usize| {
-                let c = &model.candidates[i];
-                c.meets(slo_ms, rps) && queueing.is_none_or(|q| q.meets(c, slo_ms, rps))
+            let of = |&i: &usize| {
+                serves(&model.candidates[i], scaled.queueing, model.latency_slo_ms, model.rate_rps)
             };
-            model.feasible = (0..model.candidates.len()).filter(serves).collect();
+            model.feasible = (0..model.candidates.len()).filter(of).collect();
         }
         scaled
+    }
+
+    /// What the GPUs draw that a plan on `used` of them leaves without a model, W.
+    pub fn unused_w(&self, used: usize) -> f64 {
+        self.gpus.map_or(0.0, |gpus| (f64::from(gpus) - used as f64).max(0.0) * self.cost.unused_w)
+    }
+
+    /// What any plan costs beyond the sum over its GPUs ([`Cost::of_unused`]).
+    pub fn cost_of_unused(&self) -> f64 {
+        self.gpus.map_or(0.0, |gpus| self.cost.of_unused(gpus))
     }
 
     /// Base power at this clock, W; `None` for a clock that the problem does not have.
     pub fn base_w(&self, frequency_mhz: u32) -> Option<f64> {
         self.clocks.iter().find(|(mhz, _)| *mhz == frequency_mhz).map(|(_, w)| *w)
     }
+}
+
+/// Whether a candidate serves this rate within the SLO, with all waiting. Nobody waits where nothing comes.
+fn serves(c: &Candidate, queueing: Option<Queueing>, latency_slo_ms: f64, rate_rps: f64) -> bool {
+    let in_time = |q: Queueing| rate_rps == 0.0 || q.meets(c, latency_slo_ms, rate_rps);
+    c.meets(latency_slo_ms, rate_rps) && queueing.is_none_or(in_time)
 }
 
 fn clocks(

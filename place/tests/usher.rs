@@ -161,7 +161,7 @@ fn needs_come_from_occupancy_where_profiled_and_from_throughput_elsewhere() {
         let rows = [(1, 30.0), (3, 95.0), (7, 100.0)].map(|(s, t)| row(s, t, occupancy, mem_gb));
         workload.cluster.sharing = Some(Sharing::Mps);
         let problem = Problem::new(&Ask::new(&workload, &rows, &base, Objective::Power)).unwrap();
-        Need::new(&problem, 0, &problem.models[0].candidates).unwrap()
+        Need::new(&problem, 0, problem.clocks[0].0).unwrap()
     };
     let estimated = need(None, None);
     assert!((estimated.c_pct - 300.0 / 7.0).abs() < 1e-9 && estimated.kind == Kind::Neutral);

@@ -8,7 +8,7 @@
 //! Source: none; it is the plan that needs no planner.
 
 use super::{PlaceError, Policy, Solution};
-use crate::candidate::{Candidate, Share};
+use crate::candidate::Candidate;
 use crate::plan::{Placed, PlacedItem};
 use crate::problem::{Demand, Problem};
 
@@ -47,10 +47,7 @@ impl Policy for Dedicated {
 
 fn best(problem: &Problem, demand: &Demand) -> Option<Candidate> {
     let feasible = || demand.feasible.iter().map(|&i| demand.candidates[i]);
-    let size = |c: &Candidate| match c.share {
-        Share::Slices(n) => f64::from(n),
-        Share::Percent(pct) => pct,
-    };
+    let size = |c: &Candidate| c.share.amount();
     let clock = feasible().map(|c| c.frequency_mhz).max()?;
     let at_clock = || feasible().filter(|c| c.frequency_mhz == clock);
     let largest = at_clock().map(|c| size(&c)).fold(0.0, f64::max);

@@ -5,16 +5,12 @@ use crate::problem::{Demand, Problem};
 
 /// The models whose smallest feasible share is the largest, in words.
 pub fn hardest(problem: &Problem) -> String {
-    let amount = |share: Share| match share {
-        Share::Slices(n) => f64::from(n),
-        Share::Percent(pct) => pct,
-    };
     let least = |m: &Demand| {
         let shares = m.feasible.iter().map(|&i| m.candidates[i].share);
-        shares.min_by(|a, b| amount(*a).total_cmp(&amount(*b)))
+        shares.min_by(|a, b| a.amount().total_cmp(&b.amount()))
     };
     let of_all: Vec<(&Demand, Share)> = problem.models.iter().filter_map(|m| Some((m, least(m)?))).collect();
-    let Some(most) = of_all.iter().map(|(_, s)| *s).max_by(|a, b| amount(*a).total_cmp(&amount(*b))) else {
+    let Some(most) = of_all.iter().map(|(_, s)| *s).max_by(|a, b| a.amount().total_cmp(&b.amount())) else {
         return "no model has a feasible share".into();
     };
     let names: Vec<_> =

@@ -7,6 +7,7 @@ pub mod dedicated;
 pub mod enertune;
 pub mod fgd;
 mod hardest;
+mod one_clock;
 pub mod optimal;
 mod pack;
 pub mod parvagpu;
@@ -156,8 +157,7 @@ pub fn solve(problem: &Problem, policy: &dyn Policy) -> Result<Plan, PlaceError>
     }
     let solution = policy.solve(problem).map_err(|error| with_lower_rates(problem, policy, error))?;
     let mut plan = Plan::new(problem, policy.name(), &solution.placed);
-    let of_unused = problem.cost.of_unused(problem.gpus.unwrap_or(0));
-    plan.total.bound = solution.bound.map(|bound| bound + of_unused);
+    plan.total.bound = solution.bound.map(|bound| bound + problem.cost_of_unused());
     plan.total.proven = solution.proven;
     let violations = check(problem, &plan);
     if violations.is_empty() {
@@ -166,9 +166,10 @@ pub fn solve(problem: &Problem, policy: &dyn Policy) -> Result<Plan, PlaceError>
         let without = Problem { queueing: None, ..problem.clone() };
         let sound = check(&without, &Plan::new(&without, policy.name(), &solution.placed)).is_empty();
         let why = format!("its rules know no waiting for parts of a rate: {}", join(&violations));
-        Err(match sound {
-            true => PlaceError::NoConfiguration { system: policy.name(), why },
-            false => PlaceError::Unsound { system: policy.name(), violations },
+        Err(if sound {
+            PlaceError::NoConfiguration { system: policy.name(), why }
+        } else {
+            PlaceError::Unsound { system: policy.name(), violations }
         })
     } else {
         Err(PlaceError::Unsound { system: policy.name(), violations })

@@ -11,7 +11,7 @@
 
 use gpumon_core::geometry::MigGeometry;
 
-use crate::candidate::{Candidate, Share};
+use crate::candidate::Candidate;
 use crate::cost::Terms;
 use crate::plan::{Placed, PlacedItem};
 use crate::problem::Problem;
@@ -187,7 +187,7 @@ impl<'a> Search<'a, '_> {
 fn fronts(problem: &Problem, model: usize) -> Vec<Vec<Front>> {
     let demand = &problem.models[model];
     let whole = problem.geometry.compute_slices;
-    let size = |c: &Candidate| if let Share::Slices(n) = c.share { Some(n) } else { None };
+    let size = |c: &Candidate| c.share.slices();
     let only_whole = demand.feasible.iter().all(|&i| size(&demand.candidates[i]) == Some(whole));
     let at = |clock: u32, slices: u8| {
         let mut front: Front = Vec::new();

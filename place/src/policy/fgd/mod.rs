@@ -22,8 +22,9 @@ use gpumon_core::workload::Sharing;
 use self::cluster::{Device, Node, Task};
 use self::fragmentation::Expected;
 use self::scheduler::{Scheduler, Scorer};
-use super::{PlaceError, Policy, Solution};
-use crate::candidate::{Candidate, Share};
+use super::hardest::hardest;
+use super::{PlaceError, Policy, Solution, one_clock};
+use crate::candidate::Candidate;
 use crate::plan::{Placed, PlacedItem};
 use crate::problem::{Demand, Problem};
 
@@ -53,23 +54,24 @@ impl Policy for Fgd {
         let groups = match problem.sharing {
             Sharing::Mig => {
                 let whole = MigGpu { geometry: problem.geometry, sizes: Vec::new() };
-                grouped(self.scorer, &whole, &chosen.iter().map(slices).collect::<Vec<_>>())
+                grouped(
+                    self.scorer,
+                    &whole,
+                    &chosen.iter().map(|c| c.share.slices().unwrap_or(0)).collect::<Vec<_>>(),
+                )
             }
             Sharing::Mps | Sharing::Green => {
-                let shares: Vec<u64> = chosen.iter().map(|c| (percent(c) * PER_PERCENT) as u64).collect();
+                let shares: Vec<u64> =
+                    chosen.iter().map(|c| (c.share.amount() * PER_PERCENT) as u64).collect();
                 grouped(self.scorer, &Percents((100.0 * PER_PERCENT) as u64), &shares)
             }
         };
         if let Some(gpus) = problem.gpus.filter(|&gpus| groups.len() > gpus as usize) {
-            let most = chosen.iter().map(amount).fold(0.0, f64::max);
-            let largest = (0..chosen.len()).filter(|&m| amount(&chosen[m]) >= most);
-            let names: Vec<_> = largest.clone().map(|m| format!("`{}`", problem.models[m].name)).collect();
-            let share = largest.map(|m| chosen[m].share.to_string()).next().unwrap_or_default();
             return Err(PlaceError::TooFewGpus {
                 system: self.name(),
                 gpus,
                 nearest: groups.len(),
-                hardest: format!("{}: at least {share} each", names.join(", ")),
+                hardest: hardest(problem),
                 rates_that_fit: None,
             });
         }
@@ -86,43 +88,21 @@ impl Policy for Fgd {
 
 /// The clock, and what each model asks for.
 fn chosen(problem: &Problem) -> Result<(u32, Vec<Candidate>), PlaceError> {
-    let all_at = |mhz: u32, base_w: f64| {
-        let of_model = |demand| smallest(problem, demand, mhz, base_w);
-        problem.models.iter().map(of_model).collect::<Option<Vec<_>>>()
-    };
-    let found = problem.clocks.iter().rev().find_map(|&(mhz, base_w)| Some((mhz, all_at(mhz, base_w)?)));
-    found.ok_or_else(|| PlaceError::NoConfiguration {
+    let of_model = |mhz, model: usize| smallest(problem, &problem.models[model], mhz);
+    one_clock::highest(problem, of_model).map_err(|_| PlaceError::NoConfiguration {
         system: Fgd::PUBLISHED.name(),
         why: "no clock has feasible rows of all models; profile them at the same clocks".into(),
     })
 }
 
 /// The smallest feasible share at a clock, with the candidate that costs least in it.
-fn smallest(problem: &Problem, demand: &Demand, mhz: u32, base_w: f64) -> Option<Candidate> {
+fn smallest(problem: &Problem, demand: &Demand, mhz: u32) -> Option<Candidate> {
+    let base_w = problem.base_w(mhz)?;
     let feasible = || demand.feasible.iter().map(|&i| demand.candidates[i]);
     let at_clock = || feasible().filter(|c| c.frequency_mhz == mhz);
-    let least = at_clock().map(|c| amount(&c)).min_by(f64::total_cmp)?;
+    let least = at_clock().map(|c| c.share.amount()).min_by(f64::total_cmp)?;
     let cost = |c: &Candidate| problem.cost.gpu(base_w, &[demand.load(c, demand.rate_rps)]);
-    at_clock().filter(|c| amount(c) <= least).min_by(|a, b| cost(a).total_cmp(&cost(b)))
-}
-
-fn slices(candidate: &Candidate) -> u8 {
-    match candidate.share {
-        Share::Slices(n) => n,
-        Share::Percent(_) => 0,
-    }
-}
-
-fn percent(candidate: &Candidate) -> f64 {
-    match candidate.share {
-        Share::Slices(_) => 0.0,
-        Share::Percent(pct) => pct,
-    }
-}
-
-/// Slices or percent, to compare shares of one kind.
-fn amount(candidate: &Candidate) -> f64 {
-    f64::from(slices(candidate)) + percent(candidate)
+    at_clock().filter(|c| c.share.amount() <= least).min_by(|a, b| cost(a).total_cmp(&cost(b)))
 }
 
 /// The models on each of the fewest GPUs on which each share finds room.

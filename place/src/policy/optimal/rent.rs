@@ -83,7 +83,7 @@ pub fn rents(offers: &Offers, gpus: Option<u32>, until: Instant) -> Rents {
     }
     let kinds: Vec<usize> = (0..market.costs.len()).collect();
     market.scale(&mut rents, per_gpu, &kinds);
-    let mut best = Rents { bound: 0.0, choices: Vec::new(), per_gpu };
+    let mut best = Rents { bound: f64::NEG_INFINITY, choices: Vec::new(), per_gpu };
     let mut best_rents = rents.clone();
     let (mut ahead, mut stale) = (AHEAD, 0);
     let mut direction = vec![0.0; slots];

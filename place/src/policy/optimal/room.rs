@@ -68,6 +68,14 @@ impl Room {
         }
     }
 
+    /// Whether there is no room for anything.
+    pub fn is_full(&self, state: State) -> bool {
+        match self {
+            Self::Slices { next, .. } => next[state as usize].iter().all(Option::is_none),
+            Self::Percents => state >= WHOLE,
+        }
+    }
+
     /// Whether all that fits beside `b` fits beside `a`.
     pub fn roomier(&self, a: State, b: State) -> bool {
         match self {
@@ -88,7 +96,8 @@ impl Room {
     }
 
     /// The set of these sizes, each as often as one likes, that is worth the most and fits: its worth, and how often each size
-    /// is in it. Under MPS sizes are rounded down to a thousandth of a GPU first, so the worth is never too small.
+    /// is in it. Under MPS sizes are rounded down to thousandths of a GPU first, so the worth is never too small; a size below one
+    /// thousandth counts as one.
     pub fn dearest(&self, sizes: &[u32], worth: &[f64]) -> (f64, Vec<f64>) {
         let mut counts = vec![0.0; sizes.len()];
         let best = match self {
@@ -229,6 +238,7 @@ mod tests {
         assert_eq!(walk(&room, &[3, 3]), walk(&room, &[7]), "a free slice that nothing can use");
         assert_ne!(walk(&room, &[3]), walk(&room, &[2, 1]));
         let (full, half) = (walk(&room, &[4, 3]).unwrap(), walk(&room, &[4]).unwrap());
+        assert!(room.is_full(full) && !room.is_full(half));
         assert!(room.roomier(half, full) && !room.roomier(full, half));
         assert!((1..=4).all(|a| room.replaces(a, 4)) && !room.replaces(4, 3));
     }
@@ -238,6 +248,7 @@ mod tests {
         let room = Room::new(Sharing::Mps, &SEVEN_SLICES);
         let seventh = room.size(Share::Percent(100.0 / 7.0)).unwrap();
         let seven = (0..7).try_fold(room.start(), |state, _| room.next(state, seventh)).unwrap();
+        assert!(room.is_full(WHOLE) && !room.is_full(seven));
         assert!(room.next(seven, seventh).is_none() && room.roomier(seven - 1, seven));
         assert_eq!(room.dearest(&[WHOLE / 2, WHOLE / 4], &[5.0, 3.0]), (12.0, vec![0.0, 4.0]));
         assert_eq!(room.size(Share::Slices(1)), None);

@@ -82,8 +82,7 @@ fn first(offers: &Offers, rents: &Rents) -> Vec<Bin> {
                 bins.push(Bin { clock: choice.clock, items: vec![item], cost: 0.0 });
             }
         }
-        let fits_nothing = |state: u32| (1..=7).all(|size| offers.room.next(state, size).is_none());
-        open.retain(|(_, state)| !fits_nothing(*state));
+        open.retain(|(_, state)| !offers.room.is_full(*state));
     }
     for bin in &mut bins {
         bin.cost = offers.cost(bin.clock, &bin.items);

@@ -26,7 +26,7 @@ use gpumon_core::workload::Sharing;
 
 use self::fleet::{Fleet, Segment};
 use self::service::{SLO_PART, Service};
-use super::{PlaceError, Policy, Solution};
+use super::{PlaceError, Policy, Solution, one_clock};
 use crate::candidate::Candidate;
 use crate::plan::{Placed, PlacedItem};
 use crate::problem::{Demand, Problem};
@@ -64,7 +64,7 @@ impl Policy for ParvaGpu {
                 system: self.name(),
                 gpus,
                 nearest: needed,
-                hardest: hardest(problem, &fleet),
+                hardest: hardest(problem, &services, &fleet),
                 rates_that_fit: None,
             });
         }
@@ -93,25 +93,20 @@ pub fn deploy(services: &[Service]) -> Fleet {
 
 /// The clock, and every model's segments in alphabetical order.
 fn services(problem: &Problem) -> Result<(u32, Vec<Service>), PlaceError> {
-    let mut order: Vec<usize> = (0..problem.models.len()).collect();
-    order.sort_by(|&a, &b| problem.models[a].name.cmp(&problem.models[b].name));
     let at = |mhz: u32, model: usize| {
         let demand = &problem.models[model];
         let rows = demand.candidates.iter().filter(|c| c.frequency_mhz == mhz).copied();
         Service::new(model, rows, demand.latency_slo_ms, demand.rate_rps)
     };
-    let all_at = |mhz: u32| order.iter().map(|&model| at(mhz, model)).collect::<Option<Vec<_>>>();
-    let clocks = problem.clocks.iter().rev().map(|(mhz, _)| *mhz);
-    let found = clocks.clone().find_map(|mhz| Some((mhz, all_at(mhz)?)));
-    found.ok_or_else(|| {
-        let anywhere = |model: &&usize| clocks.clone().all(|mhz| at(mhz, **model).is_none());
-        let slow = order.iter().find(anywhere).map(|&model| &problem.models[model]);
+    let (mhz, mut services) = one_clock::highest(problem, at).map_err(|slow| {
         let why = slow.map_or_else(
             || "no clock has fast enough rows of all models; profile them at the same clocks".to_owned(),
-            too_slow,
+            |model| too_slow(&problem.models[model]),
         );
         PlaceError::NoConfiguration { system: ParvaGpu.name(), why }
-    })
+    })?;
+    services.sort_by(|a, b| problem.models[a.model].name.cmp(&problem.models[b.model].name));
+    Ok((mhz, services))
 }
 
 fn too_slow(demand: &Demand) -> String {
@@ -142,12 +137,10 @@ fn is_short(fleet: &Fleet, services: &[Service]) -> bool {
 }
 
 /// The model whose segments take the most slices.
-fn hardest(problem: &Problem, fleet: &Fleet) -> String {
+fn hardest(problem: &Problem, services: &[Service], fleet: &Fleet) -> String {
     let mut slices = vec![0u32; problem.models.len()];
-    let mut order: Vec<usize> = (0..problem.models.len()).collect();
-    order.sort_by(|&a, &b| problem.models[a].name.cmp(&problem.models[b].name));
     for segment in fleet.gpus().flatten() {
-        slices[order[segment.service]] += u32::from(segment.slices);
+        slices[services[segment.service].model] += u32::from(segment.slices);
     }
     let most = slices.iter().copied().max().unwrap_or(0);
     let names: Vec<_> = (0..slices.len()).filter(|&m| slices[m] == most).collect();

@@ -9,7 +9,7 @@
 //! 4. [`fleet`]: groups follow each other by their largest replica, descending; replicas, compute-heavy and memory-heavy by turns, go to the GPU of the group that they leave the least
 //!    free, else to any such GPU, else to a new one.
 //!
-//! A partition is as large as the model's C, rounded up to a size of the profile ([`super::sizes`]).
+//! A partition is as large as the model's C, rounded up to a size of the profile (`sizes.rs`).
 //! Cases: everything runs at one clock, the highest at which each model has an option. The rate is divided equally over replicas.
 //! Where memory was not measured, M does not bind and the model counts as neutral. All GPUs of a problem cost the same, so cheapest
 //! is fewest. How many GPUs it takes is an outcome; neither power nor the objective is looked at.
@@ -23,7 +23,7 @@ pub mod need;
 
 use self::fleet::{Fleet, Replica};
 use self::need::{Choice, Kind, Need};
-use super::{PlaceError, Policy, Solution, sizes};
+use super::{PlaceError, Policy, Solution, one_clock};
 use crate::plan::{Placed, PlacedItem};
 use crate::problem::Problem;
 
@@ -45,7 +45,7 @@ impl Policy for Usher {
     }
 
     fn solve(&self, problem: &Problem) -> Result<Solution, PlaceError> {
-        let (frequency_mhz, needs) = sizes::at_highest_clock(problem, |m, rows| Need::new(problem, m, rows))
+        let (frequency_mhz, needs) = one_clock::highest(problem, |mhz, model| Need::new(problem, model, mhz))
             .map_err(|model| self.nothing(problem, model))?;
         let configured = |members: Vec<usize>| {
             let members: Vec<&Need> = members.into_iter().map(|m| &needs[m]).collect();

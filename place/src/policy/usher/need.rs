@@ -68,17 +68,19 @@ pub struct Need {
 
 /// Memory of a GPU of this kind, bytes; of an A100 and an H100 the larger and more common model's.
 fn memory_bytes(gpu: &str) -> f64 {
-    let gib = if gpu == "h200" { 141.0 } else { 80.0 };
-    gib * 1e9
+    if gpu == "h200" { 141e9 } else { 80e9 }
 }
 
 impl Need {
-    /// What this model takes when it runs as one of `rows`; `None` if none keeps its SLO.
-    pub fn new(problem: &Problem, model: usize, rows: &[Candidate]) -> Option<Self> {
+    /// What this model takes at a clock, in the fewest processes a share; `None` if nothing keeps its SLO.
+    pub fn new(problem: &Problem, model: usize, mhz: u32) -> Option<Self> {
         let demand = &problem.models[model];
+        let at_clock = || demand.candidates.iter().filter(|c| c.frequency_mhz == mhz);
+        let processes = at_clock().map(|c| c.processes).min();
+        let rows = || at_clock().filter(|c| Some(c.processes) == processes);
         let usual = |c: &&Candidate| c.batch.is_power_of_two() && c.batch <= BATCH;
-        let any_usual = rows.iter().any(|c| usual(&c));
-        let mut rows: Vec<&Candidate> = rows.iter().filter(|c| !any_usual || usual(c)).collect();
+        let any_usual = rows().any(|c| usual(&c));
+        let mut rows: Vec<&Candidate> = rows().filter(|c| !any_usual || usual(c)).collect();
         let pct = |c: &Candidate| sizes::percent(problem, c.share);
         rows.sort_by(|a, b| a.batch.cmp(&b.batch).then(pct(a).total_cmp(&pct(b))));
         let memory_pct = |c: &Candidate| c.uses.mem_bytes.map(|b| 100.0 * b / memory_bytes(&problem.gpu));
