@@ -184,3 +184,30 @@ fn bad_files_are_named_with_line_and_column() {
         assert!(!desk.path().join(never).exists(), "{never}");
     }
 }
+
+#[test]
+fn a_fit_that_misses_its_own_points_is_named_and_a_good_one_is_not() {
+    let desk = Desk::new();
+    let mut rows = String::from(
+        "model,batch_size,mig_slices,frequency,avg_power_draw,dynamic_power_draw,throughput,latency\n",
+    );
+    for (number, batch) in [1, 2, 4, 8, 16, 32].into_iter().enumerate() {
+        for slices in [1, 2, 3, 4, 7] {
+            // The lawful one takes the slices' share of 1 ms an item; the other's throughput has no law.
+            let watts = 10 * slices;
+            let mut row = |model: &str, rate: f64| {
+                let ms = 1e3 * f64::from(batch) / rate;
+                rows += &format!("{model},{batch},{slices},900,{},{watts},{rate},{ms}\n", 50 + watts);
+            };
+            row("lawful", 1000.0 * f64::from(slices) / 7.0);
+            row("lawless", 10_f64.powi((number as i32 * 5 + slices * 3) % 4));
+        }
+    }
+    fs::write(desk.path().join("p.csv"), rows).unwrap();
+    let output = desk.gpumon("fit p.csv -o m.json");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{said}");
+    let line = said.lines().find(|line| line.contains("points left out of the fit are missed by batch time"));
+    assert!(line.is_some_and(|line| line.contains("`lawless`") && line.contains("--held-out")), "{said}");
+    assert!(!said.lines().any(|line| line.contains("`lawful`") && line.contains("missed by")), "{said}");
+}

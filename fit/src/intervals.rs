@@ -8,12 +8,15 @@
 //!   factor's logarithm nine times of ten;
 //! - every figure takes Student's t times the root mean square of ln(measured / predicted), n degrees of freedom.
 //!
-//! Of the two the wider one counts.
+//! Where there are both they are pooled: squares of both, the first with the weight of [`PROCESS_WEIGHT`] points and the second with
+//! that of its n, and Student's t of as many degrees of freedom. The wider of the two would be too wide: with five points, leaving
+//! one out is asking for more than the fit on all of them is asked for.
 //!
 //! Not done: factors that differ from point to point.
 //!
 //! Source: Vovk, Gammerman and Shafer, *Algorithmic Learning in a Random World*, 2nd ed., 4 (order statistics of
-//! held-out residuals as prediction intervals); Abramowitz and Stegun 26.7.5 (quantiles of t).
+//! held-out residuals as prediction intervals); Gelman et al., *Bayesian Data Analysis*, 3rd ed., 2.6 and 3.2 (an expected variance and
+//! a seen one pooled as a scaled inverse χ², predictions then as Student's t); Abramowitz and Stegun 26.7.5 (quantiles of t).
 
 use std::collections::BTreeSet;
 
@@ -24,12 +27,17 @@ use crate::auto::Mix;
 use crate::fit::{Context, Form, Surfaces};
 use crate::models::Ranges;
 use crate::point::{Observations, Point};
+use crate::shared;
 use crate::validate::Compared;
 
 /// From so many held-out points on their order statistics are taken.
 const MANY: usize = 40;
 /// Fewer say nothing.
 const FEW: usize = 4;
+/// Points that the process's own deviations count as: as many as the shared form needs.
+const PROCESS_WEIGHT: f64 = shared::FEWEST as f64;
+/// 95 % quantile of the standard normal distribution.
+const NORMAL: f64 = 1.644_854;
 /// Points that the process is asked at.
 const ASKED: usize = 150;
 
@@ -153,18 +161,27 @@ pub(crate) fn factors(mut ratios: Vec<f64>, process: Option<&[f64]>) -> Option<[
     let from_process = process.map(|deviations| quantile_of_normals(deviations, 0.9));
     let from_ratios = (n >= FEW).then(|| {
         let square = ratios.iter().map(|r| r.ln().powi(2)).sum::<f64>() / n as f64;
-        students_t(n as f64) * square.sqrt()
+        NORMAL * square.sqrt()
     });
     let width = match (from_process, from_ratios) {
-        (Some(a), Some(b)) => a.max(b),
-        (a, b) => a.or(b)?,
+        (Some(expected), Some(seen)) => pooled(expected, seen, n as f64),
+        (None, Some(seen)) => students_t(n as f64) / NORMAL * seen,
+        (Some(expected), None) => expected,
+        (None, None) => return None,
     };
     (width < 20.0).then(|| [(-width).exp(), width.exp()])
 }
 
+/// One width from the one expected and the one seen at n points, both as of normal errors.
+fn pooled(expected: f64, seen: f64, n: f64) -> f64 {
+    let all = PROCESS_WEIGHT + n;
+    let square = (PROCESS_WEIGHT * expected.powi(2) + n * seen.powi(2)) / all;
+    students_t(all) / NORMAL * square.sqrt()
+}
+
 /// 95 % quantile of Student's t.
 fn students_t(degrees: f64) -> f64 {
-    let z: f64 = 1.644_854;
+    let z = NORMAL;
     let (a, b) = ((z.powi(3) + z) / 4.0, (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / 96.0);
     z + a / degrees + b / (degrees * degrees)
 }
@@ -190,5 +207,13 @@ mod tests {
         assert!(high > 1.2 && (low * high - 1.0).abs() < 1e-9, "{low} {high}");
         let [low, high] = factors(vec![1.0; 3], Some(&[0.1; 9])).unwrap();
         assert!((high.ln() - 0.164_485).abs() < 1e-5 && low < 1.0);
+    }
+
+    #[test]
+    fn what_was_expected_and_what_was_seen_are_pooled_by_their_weights() {
+        // Five points that are off by twice what was expected: √((5 · 1 + 5 · 4) / 10) times that, at Student's t of ten.
+        let seen = vec![0.2_f64.exp(), (-0.2_f64).exp(), 0.2_f64.exp(), (-0.2_f64).exp(), 0.2_f64.exp()];
+        let [_, high] = factors(seen, Some(&[0.1; 9])).unwrap();
+        assert!((high.ln() - 1.8125 * 0.1 * 2.5_f64.sqrt()).abs() < 1e-3, "{high}");
     }
 }

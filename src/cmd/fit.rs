@@ -10,7 +10,7 @@ use gpumon_fit::auto::{Mix, STEPS};
 use gpumon_fit::base::BasePower;
 use gpumon_fit::colocation::model::ColocationModel;
 use gpumon_fit::colocation::quality;
-use gpumon_fit::evaluate::{self, ErrorStats, Protocol, Quality};
+use gpumon_fit::evaluate::{self, ErrorStats, Errors, Protocol, Quality};
 use gpumon_fit::fit::{Form, Surfaces};
 use gpumon_fit::held_out::{Compared, HeldOut};
 use gpumon_fit::model_file::ModelFile;
@@ -98,6 +98,11 @@ pub fn run(args: &FitArgs) -> Result<u8> {
     for (model, noted) in file.models.iter().flat_map(|m| m.notes.iter().map(|n| (&m.name, n))) {
         note(format_args!("gpumon: `{model}`: {noted}"));
     }
+    for model in &file.models {
+        if let Some(text) = far_off(&model.name, &model.held_out) {
+            note(format_args!("gpumon: {text}"));
+        }
+    }
     let models = file.text()?;
     let mut files = vec![(output, models.as_str())];
     files.extend(held_out.as_ref().map(|(path, csv)| (path.as_path(), csv.as_str())));
@@ -110,6 +115,31 @@ pub fn run(args: &FitArgs) -> Result<u8> {
         (false, false) => note(table.trim_end()),
     }
     Ok(DONE)
+}
+
+/// A median error at points left out that makes a model useless for plans, %.
+const FAR_OFF_PCT: f64 = 25.0;
+
+/// What to say of a model whose fit misses its own points; none where it does not.
+fn far_off(model: &str, errors: &Errors) -> Option<String> {
+    let figures = [
+        ("total power", errors.total_power),
+        ("dynamic power", errors.dynamic_power),
+        ("batch time", errors.batch_time),
+    ];
+    let off: Vec<String> = figures
+        .into_iter()
+        .filter_map(|(name, e)| e.map(|e| (name, e.median_pct)).filter(|(_, pct)| *pct > FAR_OFF_PCT))
+        .map(|(name, pct)| format!("{name} {pct:.0} %"))
+        .collect();
+    (!off.is_empty()).then(|| {
+        format!(
+            "`{model}`: points left out of the fit are missed by {} (median), so do not plan with it: look for rows that are wrong \
+             (units, several workloads under one name) with --held-out FILE.csv, measure more points, or give other models of this GPU \
+             with --prior",
+            off.join(", ")
+        )
+    })
 }
 
 /// The held-out points as CSV; what is unknown is empty.
