@@ -146,6 +146,18 @@ fn base_power_between_known_clocks_is_linear_for_models_only() {
 }
 
 #[test]
+fn the_cheapest_plan_says_that_it_is_proven() {
+    let desk = Desk::new();
+    let place = "place -w w.toml --profile mig.csv --base-power base.csv";
+    let (plan, said) = desk.works(&format!("{place} --system optimal"));
+    assert!(said.contains("proven to be the cheapest"), "{said}");
+    let plan: Value = serde_json::from_str(&plan).unwrap();
+    assert_eq!((&plan["total"]["proven"], &plan["total"]["bound"]), (&true.into(), &plan["cost"]));
+    let (_, said) = desk.works(&format!("{place} --system dedicated"));
+    assert!(!said.contains("proven"), "{said}");
+}
+
+#[test]
 fn no_usable_row_says_why() {
     let desk = Desk::new();
     let base = "--base-power base.csv";

@@ -1,7 +1,8 @@
 //! How time and memory of each system grow with the models: `cargo bench -p gpumon-place --bench scale`.
 //!
 //! Rule: models are drawn around the reference where it is there, else around made-up ones; each system and count runs in a process of its own, whose time
-//! from the problem to the checked plan and whose peak memory, the problem's included, are told. `-- --write` puts table and picture into docs/.
+//! from the problem to the checked plan and whose peak memory, the problem's included, are told. One that has no answer after
+//! [`PATIENCE`] is ended, and larger counts of its system are left out. `-- --write` puts table and picture into docs/.
 //! `-- SYSTEM COUNT [OBJECTIVE] [SECONDS]` is one run.
 
 #![allow(missing_docs, clippy::unwrap_used)]
@@ -16,13 +17,15 @@ mod reference;
 mod synthetic;
 
 use std::fmt::Write as _;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use gpumon_place::policy::POLICIES;
 use gpumon_place::{Ask, Objective, Problem, place};
 
 const COUNTS: [usize; 4] = [10, 100, 1000, 10_000];
+/// Longest run, twice what is asked for ten thousand models.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
@@ -65,6 +68,22 @@ fn around(objective: Objective) -> Problem {
     Problem::new(&Ask::new(&workload, &rows, &base, objective)).unwrap()
 }
 
+/// What one run prints; `None` where it had to be ended.
+fn patiently(system: &str, count: usize) -> Option<String> {
+    let mut run = Command::new(std::env::current_exe().unwrap());
+    let mut child = run.args([system, &count.to_string()]).stdout(Stdio::piped()).spawn().unwrap();
+    let started = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if started.elapsed() > PATIENCE {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Some(String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap())
+}
+
 fn all(write: bool) {
     let mut table = String::from(
         "| system | models | time, s | peak memory, MiB | GPUs | average power, W | above its bound, % |\n|---|---|---|---|---|---|---|\n",
@@ -73,11 +92,13 @@ fn all(write: bool) {
     for policy in POLICIES {
         let mut curve = Vec::new();
         for count in COUNTS {
-            let output = Command::new(std::env::current_exe().unwrap())
-                .args([policy.name(), &count.to_string()])
-                .output()
-                .unwrap();
-            let text = String::from_utf8_lossy(&output.stdout);
+            let Some(text) = patiently(policy.name(), count) else {
+                let seconds = PATIENCE.as_secs();
+                let _ =
+                    writeln!(table, "| `{}` | {count} | above {seconds} | – | – | – | – |", policy.name());
+                eprintln!("{} {count}: no answer in {seconds} s", policy.name());
+                break;
+            };
             let cells: Vec<&str> = text.trim_end_matches('\n').split('\t').collect();
             let number = |i: usize| cells.get(i).and_then(|c| c.parse::<f64>().ok());
             let shown = |i: usize, digits: usize| number(i).map_or("–".into(), |v| format!("{v:.digits$}"));

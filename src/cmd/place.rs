@@ -176,7 +176,7 @@ fn input(path: &PathBuf) -> Result<Input> {
 fn summary(plan: &Plan) -> String {
     let total = &plan.total;
     format!(
-        "{}{}: {} GPU{}, {:.1} W while all models run, {:.1} W on average, {:.4} J a request; {} {:.6} {}",
+        "{}{}: {} GPU{}, {:.1} W while all models run, {:.1} W on average, {:.4} J a request; {} {:.6} {}{}",
         plan.system,
         if plan.simulated { " (from simulated GPUs)" } else { "" },
         total.gpus_used,
@@ -186,6 +186,19 @@ fn summary(plan: &Plan) -> String {
         total.energy_per_request_j,
         plan.objective,
         plan.cost,
-        plan.cost_unit
+        plan.cost_unit,
+        distance(plan)
     )
+}
+
+/// How far a plan may be from the cheapest, where its system tells.
+fn distance(plan: &Plan) -> String {
+    match (plan.total.proven, plan.total.bound) {
+        (Some(true), _) => ", proven to be the cheapest of those that divide no rate".into(),
+        (_, Some(bound)) => format!(
+            ", not proven to be the cheapest: none that divides no rate costs less than {bound:.6} {}",
+            plan.cost_unit
+        ),
+        (_, None) => String::new(),
+    }
 }
