@@ -8,7 +8,7 @@
 //!   factor's logarithm nine times of ten;
 //! - every figure takes Student's t times the root mean square of ln(measured / predicted), n degrees of freedom.
 //!
-//! Where there are both they are pooled: squares of both, the first with the weight of [`PROCESS_WEIGHT`] points and the second with
+//! Where there are both they are pooled: squares of both, the first with the weight of five points (`PROCESS_WEIGHT`) and the second with
 //! that of its n, and Student's t of as many degrees of freedom. The wider of the two would be too wide: with five points, leaving
 //! one out is asking for more than the fit on all of them is asked for.
 //!
