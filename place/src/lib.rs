@@ -8,7 +8,7 @@
 //! ```
 //!
 //! [`problem`] says what is asked, [`candidate`] what each model could run as, [`cost`] what a shared GPU costs,
-//! [`policy`] holds one file a system, [`plan`] is the file that comes out, [`check`] is the one judge of every plan,
+//! [`policy`] holds one file a system, [`compare`] puts systems side by side, [`plan`] is the file that comes out, [`check`] is the one judge of every plan,
 //! and [`emit`] turns a plan into scripts. [`place`] is the whole way.
 //!
 //! Not done here: fitting. Whoever has models instead of measurements predicts profile rows first.
@@ -16,6 +16,7 @@
 pub mod base;
 pub mod candidate;
 pub mod check;
+pub mod compare;
 pub mod cost;
 pub mod emit;
 pub mod plan;
