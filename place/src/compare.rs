@@ -14,7 +14,7 @@ use std::time::Instant;
 use serde::Serialize;
 
 use crate::cost::Objective;
-use crate::plan::{Partition, Plan};
+use crate::plan::Plan;
 use crate::policy::{Policy, solve};
 use crate::problem::{Ask, Problem};
 
@@ -24,13 +24,13 @@ pub const BASELINE: &str = "enertune";
 pub const OPTIMUM: &str = "optimal";
 
 /// What is compared.
-pub struct Questions<'a> {
+pub struct Questions {
     /// The systems.
-    pub systems: &'a [&'a dyn Policy],
+    pub systems: Vec<&'static dyn Policy>,
     /// The objectives.
-    pub objectives: &'a [Objective],
+    pub objectives: Vec<Objective>,
     /// Scales of the workload's rates.
-    pub loads: &'a [f64],
+    pub loads: Vec<f64>,
 }
 
 /// One system's answer for one objective and load.
@@ -116,24 +116,25 @@ pub struct Distance {
     pub proven: bool,
 }
 
-/// Asks each system each question, in the order of objectives, loads and systems; `told` hears of each answer.
-pub fn answers(ask: &Ask, questions: &Questions, mut told: impl FnMut(&Answer)) -> Vec<Answer> {
+/// Asks each system each question, in the order of objectives, loads and systems; `None` once `stop` says so, which is asked before each.
+pub fn answers(ask: &Ask, questions: &Questions, stop: impl Fn() -> bool) -> Option<Vec<Answer>> {
     let mut answers = Vec::new();
-    for &objective in questions.objectives {
-        for &load in questions.loads {
-            for &system in questions.systems {
+    for &objective in &questions.objectives {
+        for &load in &questions.loads {
+            for &system in &questions.systems {
+                if stop() {
+                    return None;
+                }
                 let begun = Instant::now();
                 let ask = Ask { objective, load, split: system.splits(), ..ask.clone() };
                 let plan = Problem::new(&ask).map_err(|e| e.to_string());
                 let plan = plan.and_then(|problem| solve(&problem, system).map_err(|e| e.to_string()));
                 let planning_s = begun.elapsed().as_secs_f64();
-                let answer = Answer { system: system.name(), objective, load, planning_s, plan };
-                told(&answer);
-                answers.push(answer);
+                answers.push(Answer { system: system.name(), objective, load, planning_s, plan });
             }
         }
     }
-    answers
+    Some(answers)
 }
 
 /// The answers in figures, in their order.
@@ -143,7 +144,8 @@ pub fn cases(answers: &[Answer]) -> Vec<Case> {
 
 fn case(answer: &Answer, answers: &[Answer]) -> Case {
     let of = |system: &str| {
-        let same = |a: &&Answer| a.system == system && a.objective == answer.objective && a.load == answer.load;
+        let same =
+            |a: &&Answer| a.system == system && a.objective == answer.objective && a.load == answer.load;
         answers.iter().find(same).and_then(|a| a.plan.as_ref().ok())
     };
     let plan = answer.plan.as_ref().ok();
@@ -160,7 +162,7 @@ fn case(answer: &Answer, answers: &[Answer]) -> Case {
 }
 
 fn figures(plan: &Plan, objective: Objective) -> Figures {
-    let slacks: Vec<f64> = plan.gpus.iter().flat_map(|g| &g.partitions).map(slack_pct).collect();
+    let slacks: Vec<f64> = plan.slacks_pct().collect();
     let Plan { total, cost, .. } = plan;
     Figures {
         gpus_used: total.gpus_used,
@@ -170,15 +172,9 @@ fn figures(plan: &Plan, objective: Objective) -> Figures {
         average_power_w: total.average_power_w,
         energy_per_request_j: total.energy_per_request_j,
         carbon_per_request_g: total.carbon_per_request_g,
-        slo_slack_least_pct: slacks.iter().copied().fold(100.0, f64::min),
+        slo_slack_least_pct: plan.least_slack_pct(),
         slo_slack_mean_pct: slacks.iter().sum::<f64>() / slacks.len().max(1) as f64,
     }
-}
-
-/// What a partition leaves of its SLO, %: of the time of requests where they wait, else of that of a batch.
-pub fn slack_pct(partition: &Partition) -> f64 {
-    let taken_ms = partition.request_latency_ms.unwrap_or(partition.latency_ms);
-    100.0 * (1.0 - taken_ms / partition.latency_slo_ms)
 }
 
 fn ratios(plan: &Plan, baseline: &Plan) -> Ratios {
@@ -222,12 +218,12 @@ mod tests {
         let (workload, rows) = (Workload::parse(text).unwrap(), rows());
         let base = BasePower::parse("frequency_mhz,static_w,fan_w,idle_w\n600,30,5,5\n").unwrap();
         let ask = Ask::new(&workload, &rows, &base, Objective::Power);
-        let systems = ["enertune", "dedicated", "optimal"].map(|name| policy(name).unwrap());
-        let questions = Questions { systems: &systems, objectives: &[Objective::Power], loads: &[1.0, 20.0] };
-        let mut heard = 0;
-        let answers = answers(&ask, &questions, |_| heard += 1);
+        let systems = ["enertune", "dedicated", "optimal"].map(|name| policy(name).unwrap()).into();
+        let questions = Questions { systems, objectives: vec![Objective::Power], loads: vec![1.0, 20.0] };
+        assert!(answers(&ask, &questions, || true).is_none());
+        let answers = answers(&ask, &questions, || false).unwrap();
         let cases = cases(&answers);
-        assert_eq!((heard, cases.len()), (6, 6));
+        assert_eq!(cases.len(), 6);
 
         // 40 W and 8 W in one slice; a GPU of its own takes 20 W more than base. 40 ms of 50 and 40/7 ms of 50.
         let [enertune, dedicated, optimal] = [&cases[0], &cases[1], &cases[2]];

@@ -242,6 +242,16 @@ impl Plan {
         serde_json::from_value(value).map_err(shape)
     }
 
+    /// What each partition leaves of its SLO, %.
+    pub fn slacks_pct(&self) -> impl Iterator<Item = f64> {
+        self.gpus.iter().flat_map(|g| &g.partitions).map(Partition::slack_pct)
+    }
+
+    /// What the partition nearest to its SLO leaves of it, %.
+    pub fn least_slack_pct(&self) -> f64 {
+        self.slacks_pct().fold(100.0, f64::min)
+    }
+
     /// The JSON text, for people: indented, with a newline at its end.
     pub fn to_json(&self) -> Result<String, PlanError> {
         let text = serde_json::to_string_pretty(self).map_err(|e| PlanError::Shape(e.to_string()))?;
@@ -253,6 +263,11 @@ impl Partition {
     /// How much of the GPU it has; `None` if the file says neither slices nor percent.
     pub fn share(&self) -> Option<Share> {
         self.slices.map(Share::Slices).or(self.share_pct.map(Share::Percent))
+    }
+
+    /// What it leaves of its SLO, %: of the time of requests where they wait, else of that of a batch.
+    pub fn slack_pct(&self) -> f64 {
+        100.0 * (1.0 - self.request_latency_ms.unwrap_or(self.latency_ms) / self.latency_slo_ms)
     }
 
     /// What it brings to the cost of its GPU.

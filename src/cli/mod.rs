@@ -80,7 +80,9 @@ pub enum Command {
     Predict(pipeline::PredictArgs),
     /// Place a workload's models on shared GPUs for least power, energy or carbon
     Place(pipeline::PlaceArgs),
-    /// Draw a model file: held-out points, residuals along each axis, surfaces; one HTML page
+    /// Put all systems side by side at several loads and objectives: GPUs, power, energy, carbon, distance to the optimum
+    Compare(pipeline::CompareArgs),
+    /// Draw a model file (held-out points, residuals along each axis, surfaces) or plans as one HTML page
     Report(pipeline::ReportArgs),
 }
 

@@ -230,11 +230,11 @@ pub struct PredictArgs {
 /// Arguments of `report`.
 #[derive(Debug, Args)]
 pub struct ReportArgs {
-    /// Model file
-    #[arg(value_name = "MODELS.json")]
-    pub file: PathBuf,
-    /// Page to write (HTML, complete in itself); `-` is standard output [default: the file's name with .html in place of
-    /// .json]
+    /// A model file, or plans, which are drawn below each other
+    #[arg(required = true, value_name = "MODELS.json|PLAN.json")]
+    pub files: Vec<PathBuf>,
+    /// Page to write (HTML, complete in itself); `-` is standard output [default: the first file's name with .html in place
+    /// of .json]
     #[arg(short, long, value_name = "PAGE.html")]
     pub output: Option<PathBuf>,
     /// Replace the page if there is one
@@ -245,15 +245,9 @@ pub struct ReportArgs {
     pub json: bool,
 }
 
-/// Arguments of `place`.
-#[derive(Debug, Args)]
-pub struct PlaceArgs {
-    /// Placement system
-    #[arg(long, default_value = "enertune", value_name = "S")]
-    pub system: String,
-    /// `power`, `energy`, `carbon` (as published), `average-power`, `energy-per-request`, `carbon-per-request`
-    #[arg(long, default_value = "energy-per-request", value_name = "OBJECTIVE")]
-    pub objective: Objective,
+/// What is to be served, and what is known of it.
+#[derive(Clone, Debug, Args)]
+pub struct SourceArgs {
     /// Workload file
     #[arg(short, long, value_name = "WORKLOAD.toml")]
     pub workload: PathBuf,
@@ -273,6 +267,19 @@ pub struct PlaceArgs {
     /// At most this many GPUs [default: the workload's, or as many as it takes]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     pub gpus: Option<u32>,
+}
+
+/// Arguments of `place`.
+#[derive(Debug, Args)]
+pub struct PlaceArgs {
+    /// Placement system
+    #[arg(long, default_value = "enertune", value_name = "S")]
+    pub system: String,
+    /// `power`, `energy`, `carbon` (as published), `average-power`, `energy-per-request`, `carbon-per-request`
+    #[arg(long, default_value = "energy-per-request", value_name = "OBJECTIVE")]
+    pub objective: Objective,
+    #[command(flatten)]
+    pub sources: SourceArgs,
     /// Scale of every rate, 1e-6 to 1e6
     #[arg(long, default_value_t = 1.0, value_name = "FACTOR", allow_negative_numbers = true)]
     pub load: f64,
@@ -294,6 +301,46 @@ pub struct PlaceArgs {
     /// Folder for what --emit writes [default: the plan's name with -sh in place of .json]
     #[arg(long, value_name = "FOLDER", requires = "emit")]
     pub emit_to: Option<PathBuf>,
+}
+
+/// Arguments of `compare`.
+#[derive(Debug, Args)]
+pub struct CompareArgs {
+    #[command(flatten)]
+    pub sources: SourceArgs,
+    /// Systems to compare [default: all]
+    #[arg(long, value_delimiter = ',', value_name = "LIST")]
+    pub systems: Vec<String>,
+    /// Objectives to plan for [default: all six]
+    #[arg(long, value_delimiter = ',', value_name = "LIST")]
+    pub objectives: Vec<Objective>,
+    /// Scales of every rate, 1e-6 to 1e6
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "0.25,0.5,0.75,1,1.25",
+        value_name = "LIST",
+        allow_negative_numbers = true
+    )]
+    pub loads: Vec<f64>,
+    /// Longest search, for each plan, of the systems that could go on
+    #[arg(long, default_value = "10s", value_name = "TIME", value_parser = parse::length)]
+    pub time_limit: Duration,
+    /// Comparison to write (JSON); `-` is standard output
+    #[arg(short, long, value_name = "COMPARISON.json")]
+    pub output: Option<PathBuf>,
+    /// Page to write (HTML, complete in itself): tables, power by load, the plans drawn
+    #[arg(long, value_name = "PAGE.html")]
+    pub html: Option<PathBuf>,
+    /// Folder for the plans: SYSTEM-OBJECTIVE-LOAD.json, the load in percent
+    #[arg(long, value_name = "FOLDER")]
+    pub plans: Option<PathBuf>,
+    /// Replace what is there
+    #[arg(long)]
+    pub force: bool,
+    /// The comparison as one JSON document on standard output instead of the table
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// What `place --emit` writes.

@@ -9,6 +9,7 @@ use crate::cli::Command;
 mod attribution;
 mod candidates;
 mod characterize;
+mod compare;
 mod demo;
 mod devices;
 mod diff;
@@ -34,6 +35,7 @@ mod restore;
 mod run;
 mod runs;
 mod session;
+mod sources;
 mod summary;
 mod together;
 mod worker;
@@ -75,6 +77,7 @@ pub fn run(command: &Command) -> Result<u8> {
         Command::Fit(args) => fit::run(args),
         Command::Predict(args) => predict::run(args),
         Command::Place(args) => place::run(args),
+        Command::Compare(args) => compare::run(args),
         Command::Report(args) => report::run(args),
     }
 }

@@ -7,15 +7,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use gpumon_core::workload::Workload;
-use gpumon_fit::model_file::ModelFile;
-use gpumon_place::base::BasePower;
 use gpumon_place::emit::{Emitted, sh};
-use gpumon_place::plan::{Input, Plan};
+use gpumon_place::plan::Plan;
 use gpumon_place::policy;
-use gpumon_place::problem::{Ask, LOAD, Problem};
+use gpumon_place::problem::{Ask, Problem};
 
-use super::{DONE, candidates, inputs};
+use super::sources::{self, Sources};
+use super::{DONE, inputs};
 use crate::cli::pipeline::{EmitKind, PlaceArgs};
 use crate::export::file::is_stdout;
 use crate::output::note;
@@ -28,25 +26,17 @@ pub fn run(args: &PlaceArgs) -> Result<u8> {
         bail!("-o - and --json both write the plan to standard output; leave one out");
     }
     let scripts_to = args.emit.map(|EmitKind::Sh| scripts_folder(args, output)).transpose()?;
-    if !LOAD.contains(&args.load) {
-        bail!(
-            "--load {}: expected a number from {:e} to {:e}, such as 1 or 0.5",
-            args.load,
-            LOAD.start(),
-            LOAD.end()
-        );
-    }
-    let read =
-        || [&args.workload].into_iter().chain(&args.models).chain(&args.profile).chain(&args.base_power);
-    inputs::distinct(read().map(PathBuf::as_path), [output])?;
-    let workload = inputs::workload(&args.workload)?;
-    let plan = plan(args, &workload, read())?;
+    sources::load_in_range(args.load, "--load")?;
+    let read = || sources::paths(&args.sources);
+    inputs::distinct(read(), [output])?;
+    let sources = Sources::read(&args.sources)?;
+    let plan = plan(args, &sources)?;
     let scripts = match &scripts_to {
-        Some(folder) => Scripts::prepare(folder, sh::scripts(&plan, &workload)?, args.force)?,
+        Some(folder) => Scripts::prepare(folder, sh::scripts(&plan, &sources.workload)?, args.force)?,
         None => Scripts::default(),
     };
     let written = [output].into_iter().chain(scripts.files.iter().map(|(path, _)| path.as_path()));
-    inputs::distinct(read().map(PathBuf::as_path), written)?;
+    inputs::distinct(read(), written)?;
 
     let json = plan.to_json()?;
     let mut files = vec![(output, json.as_str())];
@@ -70,29 +60,12 @@ pub fn run(args: &PlaceArgs) -> Result<u8> {
     Ok(DONE)
 }
 
-fn plan<'a>(args: &PlaceArgs, workload: &Workload, read: impl Iterator<Item = &'a PathBuf>) -> Result<Plan> {
-    let given = args.base_power.as_deref().map(inputs::base_power).transpose()?;
-    let (rows, base) = match &args.models {
-        Some(path) => candidates::from_models(&ModelFile::read(path)?, workload, given, &args.batches)?,
-        None => {
-            let rows = inputs::profiles(&args.profile)?;
-            let served = |name: &str| workload.models.iter().any(|m| m.name == name);
-            for row in rows.iter().filter(|row| served(&row.model)) {
-                if let Some(name) = &row.gpu_name {
-                    inputs::same_kind(workload, &format!("`{}` was profiled on", row.model), name)?;
-                }
-            }
-            let base = given
-                .map_or_else(|| BasePower::from_rows(&rows), Ok)
-                .context("base power: the profiles have no idle rows; give --base-power")?;
-            (rows, base)
-        }
-    };
+fn plan(args: &PlaceArgs, sources: &Sources) -> Result<Plan> {
     let system = policy::policy(&args.system)?;
-    let (gpus, load, split, time_limit) = (args.gpus, args.load, system.splits(), args.time_limit);
-    let ask = Ask { gpus, load, split, time_limit, ..Ask::new(workload, &rows, &base, args.objective) };
+    let (load, split, time_limit) = (args.load, system.splits(), args.time_limit);
+    let ask = Ask { load, split, time_limit, ..sources.ask(args.objective) };
     let mut plan = policy::solve(&Problem::new(&ask)?, system)?;
-    plan.inputs = read.map(input).collect::<Result<_>>()?;
+    plan.inputs.clone_from(&sources.inputs);
     Ok(plan)
 }
 
@@ -166,11 +139,6 @@ fn scripts_folder(args: &PlaceArgs, output: &Path) -> Result<PathBuf> {
             "--emit sh: the plan goes to standard output, so name a folder for the scripts with --emit-to"
         ),
     }
-}
-
-fn input(path: &PathBuf) -> Result<Input> {
-    let bytes = std::fs::read(path).with_context(|| format!("cannot read `{}`", path.display()))?;
-    Ok(Input::new(&path.file_name().unwrap_or_default().to_string_lossy(), &bytes))
 }
 
 fn summary(plan: &Plan) -> String {

@@ -20,6 +20,17 @@ const ROW: f64 = 62.0;
 /// About the width of a character, pixels.
 const CHARACTER: f64 = 6.4;
 
+/// The models of plans, in the order in which they come.
+pub fn models<'a>(plans: impl IntoIterator<Item = &'a Plan>) -> Vec<&'a str> {
+    let mut models: Vec<&str> = Vec::new();
+    for partition in plans.into_iter().flat_map(|p| &p.gpus).flat_map(|g| &g.partitions) {
+        if !models.contains(&partition.model.as_str()) {
+            models.push(&partition.model);
+        }
+    }
+    models
+}
+
 /// Draws a plan as SVG; `models` in the order of their colours.
 pub fn svg(plan: &Plan, models: &[&str]) -> Result<String> {
     let height = ROW * plan.gpus.len() as f64;

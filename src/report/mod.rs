@@ -2,12 +2,13 @@
 //!
 //! Rule: everything that comes from a file is escaped; whatever was simulated says so at the top and under each
 //! picture's heading.
-//! Here the parts of a page; the pages are [`pipeline`] and [`models`].
+//! Here the parts of a page; the pages are [`pipeline`], [`models`] and [`compare`].
 
 use std::fmt::Write as _;
 
 use crate::plot::style::escape;
 
+pub mod compare;
 pub mod models;
 pub mod pipeline;
 
@@ -65,6 +66,15 @@ impl Page {
     /// A picture made here, whose text is escaped already.
     fn svg(&mut self, svg: &str) {
         let _ = writeln!(self.html, "<div>{svg}</div>");
+    }
+
+    /// From here to [`Page::end_details`] only the summary shows until the reader opens it.
+    fn begin_details(&mut self, summary: &str) {
+        let _ = writeln!(self.html, "<details><summary>{}</summary>", escape(&self.title_of(summary)));
+    }
+
+    fn end_details(&mut self) {
+        self.html += "</details>\n";
     }
 
     fn finish(mut self) -> String {

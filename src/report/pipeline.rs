@@ -53,12 +53,7 @@ impl Pipeline<'_> {
 
         page.heading("The plans");
         page.text("A bar is a GPU with its eight memory slots; an empty place is grey. Hover over a model for its rate.");
-        let mut models: Vec<&str> = Vec::new();
-        for partition in self.plans.iter().flat_map(|p| &p.gpus).flat_map(|g| &g.partitions) {
-            if !models.contains(&partition.model.as_str()) {
-                models.push(&partition.model);
-            }
-        }
+        let models = plan::models(self.plans);
         for plan in self.plans {
             page.small_heading(&format!(
                 "Load {:.0} %: {} GPU{}, {:.0} W on average, {:.3} J a request",
