@@ -2,7 +2,7 @@
 //!
 //! Parse, run one command, print an error once, answer with its exit code.
 
-mod adaptive;
+mod choose;
 mod cli;
 mod cmd;
 mod export;

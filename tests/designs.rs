@@ -50,6 +50,24 @@ impl Desk {
         assert!(!worked && stderr.contains(says), "{args}: {stderr}");
     }
 
+    /// Begins a sweep and kills it once its journal holds so many rows.
+    fn stopped(&self, output: &str, more: &str, after: usize) {
+        let journal = self.path(&format!("{output}.journal"));
+        let args = format!("profile --device sim:a100 -w w.toml -o {output} {more}");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gpumon"));
+        command.args(args.split_whitespace()).current_dir(self.0.path()).stderr(std::process::Stdio::null());
+        let mut child = command.spawn().unwrap();
+        while child.try_wait().unwrap().is_none() {
+            let text = std::fs::read_to_string(&journal).unwrap_or_default();
+            if text.lines().count() > after {
+                child.kill().unwrap();
+                child.wait().unwrap();
+                break;
+            }
+        }
+        assert!(journal.exists(), "the sweep ended before it was killed");
+    }
+
     fn sweep(&self, output: &str, more: &str) -> String {
         self.works(&format!("profile --device sim:a100 -w w.toml -o {output} {more}"))
     }
@@ -189,4 +207,67 @@ fn simulated_models_at_work_together_slow_each_other_down_the_same_way_each_time
     // Members of other models than the simulated ones are named.
     std::fs::write(desk.path("w.toml"), mps.replace("bert-like", "mine")).unwrap();
     desk.fails(&format!("profile --device sim:a100 -w w.toml -o d.csv {points} --together 2"), "sim:mine");
+}
+
+#[test]
+fn an_optimal_design_is_planned_beforehand_shared_out_and_the_same_in_a_replay() {
+    let desk = Desk::new();
+    desk.sweep("full.csv", "");
+    let said: Value = serde_json::from_str(&desk.sweep("six.csv", "--design optimal:0.08 --json")).unwrap();
+    for model in said["models"].as_array().unwrap() {
+        assert_eq!((&model["points"], &model["expected_error_pct"]), (&12.into(), &Value::Null), "{model}");
+    }
+    let keys = |name: &str| {
+        let mut keys: Vec<_> =
+            rows(&desk.path(name)).iter().filter(|r| !r.is_idle()).map(ProfileRow::key).collect();
+        keys.sort();
+        keys
+    };
+    let whole = keys("six.csv");
+    assert_eq!(whole.len(), 24);
+    desk.works("profile --from full.csv -o replayed.csv --design optimal:0.08");
+    assert_eq!(keys("replayed.csv"), whole);
+    // A plan of known points is shared out as any other.
+    for part in 1..=2 {
+        desk.sweep(&format!("{part}.csv"), &format!("--design optimal:0.08 --shard {part}/2"));
+    }
+    desk.works("merge 1.csv 2.csv -o both.csv");
+    assert_eq!(keys("both.csv"), whole);
+    // What is known of the other model changes the points; a model's own rows do not.
+    desk.works("profile --from full.csv -o known.csv --design optimal:0.08 --prior full.csv");
+    assert_ne!(keys("known.csv"), whole);
+    desk.works("profile --from full.csv -o own.csv --design optimal:0.08 --models bert-like");
+    let bert: Vec<ProfileRow> =
+        rows(&desk.path("full.csv")).into_iter().filter(|r| r.model != "resnet50-like").collect();
+    profile_io::write(&desk.path("bert.csv"), &bert).unwrap();
+    let more = "--design optimal:0.08 --models bert-like --prior bert.csv";
+    desk.works(&format!("profile --from full.csv -o same.csv {more}"));
+    assert_eq!(keys("own.csv"), keys("same.csv"));
+    desk.fails(
+        "profile --device sim:a100 -w w.toml -o x.csv --design optimal:0.1 --power-limits 200,300",
+        "leave --power-limits out",
+    );
+}
+
+#[test]
+fn a_design_that_learns_goes_on_with_what_it_began_with_only() {
+    let desk = Desk::new();
+    desk.sweep("full.csv", "");
+    for (design, says) in [
+        ("optimal:0.3", "points are others (space, design, seed, or the prior profiles"),
+        ("adaptive:0.3", "depends on the profiles of --prior and on --cap-w"),
+    ] {
+        let sweep = format!("--design {design} --prior full.csv");
+        desk.sweep("whole.csv", &sweep);
+        let whole = rows(&desk.path("whole.csv"));
+        std::fs::remove_file(desk.path("whole.csv")).unwrap();
+        // A journal of the first rows, as a sweep that was stopped leaves it.
+        desk.stopped("whole.csv", &sweep, 16);
+        desk.fails(&format!("profile --device sim:a100 -w w.toml -o whole.csv --design {design}"), says);
+        desk.sweep("whole.csv", &sweep);
+        let again = rows(&desk.path("whole.csv"));
+        let keys = |rows: &[ProfileRow]| rows.iter().map(ProfileRow::key).collect::<Vec<_>>();
+        assert_eq!(keys(&again), keys(&whole));
+        std::fs::remove_file(desk.path("whole.csv")).unwrap();
+    }
 }

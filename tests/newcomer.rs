@@ -213,8 +213,8 @@ fn what_would_be_ignored_or_cannot_be_is_refused_before_anything_runs() {
     for (more, says) in [
         (&["--together", "2", "--power-limits", "200"][..], "cannot be used with"),
         (&["--power-limits", "9999"], "9999 W is not possible; this GPU takes"),
-        (&["--prior", "/no/such.csv"], "--prior is for adaptive designs"),
-        (&["--cap-w", "300"], "--cap-w is for adaptive designs"),
+        (&["--prior", "/no/such.csv"], "--prior is for designs that learn"),
+        (&["--cap-w", "300"], "--cap-w is for designs that learn"),
     ] {
         let said = profile("p.csv", more);
         assert!(!said.status.success() && text_of(&said).contains(says), "{more:?}: {}", text_of(&said));

@@ -6,7 +6,8 @@
 //!
 //! Rule: a chooser's answer depends on the rows and the points left only, so a sweep that goes on from its journal chooses
 //! what it would have chosen without the stop. Points of one model are asked for until it is done; then come those of the
-//! next.
+//! next. Before anything is measured it may say which of the points that fit it is going to ask for ([`Chooser::plan`]): these are
+//! the sweep's plan, which can be shared out and is compared on going on.
 //! Cases: [`InOrder`] takes what a design listed, one after another. Choosers that fit as they go live outside this crate,
 //! which knows nothing of fitting.
 
@@ -47,6 +48,16 @@ pub trait Chooser {
     /// The next point of `model`. `rows`: all that were made so far, idle rows and other models' included, in their
     /// order. `left`: its points that were not measured yet, in the space's order.
     fn next(&mut self, model: &str, rows: &[ProfileRow], left: &[Candidate]) -> Choice;
+
+    /// The points of `model` that it is going to ask for, in their order, of those that fit; all where it decides as it goes.
+    fn plan(&self, _model: &str, fit: Vec<Point>) -> Vec<Point> {
+        fit
+    }
+
+    /// What its choices rest on beside the rows and the points, in words; `None` if on nothing.
+    fn rests_on(&self) -> Option<&'static str> {
+        None
+    }
 
     /// How many points of a model it asks for at most, of so many.
     fn most(&self, of: usize) -> usize {

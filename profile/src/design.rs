@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `full` | every point |
 //! | `lhs:F` | a Latin hypercube of exactly round(F × points) different points, at least one |
+//! | `optimal:F` | round(F × points) points of least expected variance, chosen before anything is measured ([`crate::choose`]) |
 //! | `adaptive:F` | up to round(F × points) points, each chosen after the ones before it ([`crate::choose`]) |
 //! | `adaptive:err=E` | the same until the error at the other points is expected to be E or less, at most a fifth of the points |
 //! | `adaptive:F,err=E` | whichever comes first |
@@ -13,7 +14,7 @@
 //! into the memory, exchange one level with another point; if none can, the nearest free point is taken, so no point
 //! is lost.
 //! Cases: F of 1 is the full design. The same seed gives the same points, on every machine and in every version.
-//! Not done here: choosing points by what was measured already; for `adaptive` all points are candidates.
+//! Not done here: choosing points by what is known of models; for `optimal` and `adaptive` all points are candidates.
 //! Source: McKay, Beckman and Conover, "A Comparison of Three Methods for Selecting Values of Input Variables",
 //! Technometrics 1979. The published sweep of EnerTune rounds points drawn in MHz and drops those that coincide.
 
@@ -29,6 +30,8 @@ pub enum Design {
     Full,
     /// A Latin hypercube of this share of them, above 0, up to 1.
     Lhs(f64),
+    /// This share of them, above 0, up to 1: those from which a fit is expected to know most.
+    Optimal(f64),
     /// One after another, by what was measured before.
     Adaptive(Goal),
 }
@@ -48,7 +51,7 @@ impl Goal {
 
     /// Largest number of points of so many.
     pub fn cap(&self, of: usize) -> usize {
-        ((self.most * of as f64).round() as usize).clamp(1, of.max(1))
+        part(self.most, of)
     }
 
     fn parse(text: &str) -> Option<Self> {
@@ -58,8 +61,7 @@ impl Goal {
                 Some(number) => (&mut error, number),
                 None => (&mut most, part),
             };
-            let value = number.trim().parse::<f64>().ok().filter(|v| *v > 0.0 && *v <= 1.0)?;
-            if target.replace(value).is_some() {
+            if target.replace(fraction_of(number)?).is_some() {
                 return None;
             }
         }
@@ -70,8 +72,8 @@ impl Goal {
 /// Why a text is no design.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` is no design; give `full`, or `lhs:F` with F above 0 and up to 1, such as `lhs:0.2`, or `adaptive:F`, \
-     `adaptive:err=E` or `adaptive:F,err=E`, such as `adaptive:0.05,err=0.02`"
+    "`{0}` is no design; give `full`, or `lhs:F` or `optimal:F` with F above 0 and up to 1, such as `lhs:0.2`, or \
+     `adaptive:F`, `adaptive:err=E` or `adaptive:F,err=E`, such as `adaptive:0.05,err=0.02`"
 )]
 pub struct DesignError(String);
 
@@ -82,17 +84,30 @@ impl FromStr for Design {
         let error = || DesignError(text.into());
         match text.split_once(':') {
             None if text == "full" => Ok(Self::Full),
-            Some(("lhs", fraction)) => {
-                let fraction: f64 = fraction.trim().parse().map_err(|_| error())?;
-                (fraction > 0.0 && fraction <= 1.0).then_some(Self::Lhs(fraction)).ok_or_else(error)
-            }
+            Some(("lhs", fraction)) => fraction_of(fraction).map(Self::Lhs).ok_or_else(error),
+            Some(("optimal", fraction)) => fraction_of(fraction).map(Self::Optimal).ok_or_else(error),
             Some(("adaptive", goal)) => Goal::parse(goal).map(Self::Adaptive).ok_or_else(error),
             _ => Err(error()),
         }
     }
 }
 
+/// A number above 0, up to 1.
+fn fraction_of(text: &str) -> Option<f64> {
+    text.trim().parse().ok().filter(|f| *f > 0.0 && *f <= 1.0)
+}
+
+/// So many points are this share of so many, at least one.
+pub fn part(fraction: f64, of: usize) -> usize {
+    ((fraction * of as f64).round() as usize).clamp(1, of.max(1))
+}
+
 impl Design {
+    /// Whether its points depend on what is known of models, in this sweep or before it.
+    pub fn learns(self) -> bool {
+        matches!(self, Self::Optimal(_) | Self::Adaptive(_))
+    }
+
     /// The points of `space` to measure, in the space's order, among those that `fits`.
     pub fn points(self, space: &Space, seed: u64, mut fits: impl FnMut(&Point) -> bool) -> Vec<Point> {
         let [shares, batches, clocks, limits] = space.levels();
@@ -102,7 +117,7 @@ impl Design {
             .filter(|&cell| space.point(cell).is_some_and(|p| fits(&p)))
             .collect::<Vec<Cell>>();
         let chosen = match self {
-            Self::Full | Self::Adaptive(_) => cells,
+            Self::Full | Self::Optimal(_) | Self::Adaptive(_) => cells,
             Self::Lhs(fraction) => hypercube(&cells, space.levels(), fraction, seed),
         };
         chosen.into_iter().filter_map(|cell| space.point(cell)).collect()
@@ -116,7 +131,7 @@ type Cell = [usize; AXES];
 const EXCHANGES: usize = 200;
 
 fn hypercube(cells: &[Cell], levels: [usize; AXES], fraction: f64, seed: u64) -> Vec<Cell> {
-    let count = ((fraction * cells.len() as f64).round() as usize).clamp(1, cells.len().max(1));
+    let count = part(fraction, cells.len());
     if count >= cells.len() {
         return cells.to_vec();
     }
@@ -216,6 +231,7 @@ mod tests {
     fn designs_are_read() {
         assert_eq!("full".parse(), Ok(Design::Full));
         assert_eq!("lhs:0.2".parse(), Ok(Design::Lhs(0.2)));
+        assert_eq!("optimal:0.2".parse(), Ok(Design::Optimal(0.2)));
         let adaptive = |most, error| Ok(Design::Adaptive(Goal { most, error }));
         assert_eq!("adaptive:0.05".parse(), adaptive(0.05, None));
         assert_eq!("adaptive:err=0.02".parse(), adaptive(Goal::MOST, Some(0.02)));
@@ -229,6 +245,10 @@ mod tests {
             "lhs:nan",
             "lhs:-1",
             "full:1",
+            "optimal",
+            "optimal:0",
+            "optimal:2",
+            "optimal:0.2,err=0.1",
             "adaptive",
             "adaptive:",
             "adaptive:err=0",
@@ -236,7 +256,7 @@ mod tests {
             "adaptive:err=x",
         ] {
             let error = wrong.parse::<Design>().unwrap_err().to_string();
-            assert!(error.contains("give `full`, or `lhs:F`"), "{error}");
+            assert!(error.contains("give `full`, or `lhs:F` or `optimal:F`"), "{error}");
         }
     }
 

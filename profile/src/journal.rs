@@ -186,7 +186,10 @@ fn difference(found: &Heading, wanted: &Heading) -> Option<String> {
         return Some("times of measuring are others".into());
     }
     if found.models != wanted.models || found.idle != wanted.idle {
-        return Some("points are others (space, design or seed)".into());
+        return Some(
+            "points are others (space, design, seed, or the prior profiles of a design that rests on some)"
+                .into(),
+        );
     }
     None
 }

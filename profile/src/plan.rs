@@ -52,6 +52,16 @@ impl Plan {
         Self { idle: space.clocks().iter().copied().filter(used).collect(), models }
     }
 
+    /// The part of it that a chooser is going to ask for.
+    pub fn by(mut self, chooser: &dyn Chooser) -> Self {
+        for model in &mut self.models {
+            model.points = chooser.plan(&model.model, std::mem::take(&mut model.points));
+        }
+        let used = |clock: &Megahertz| self.models.iter().flat_map(|m| &m.points).any(|p| p.clock == *clock);
+        self.idle.retain(used);
+        self
+    }
+
     /// Points of all models.
     pub fn points(&self) -> usize {
         self.models.iter().map(|m| m.points.len()).sum()

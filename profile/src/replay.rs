@@ -21,7 +21,7 @@ use crate::space::{Point, Space, SpaceError};
 /// How a grid is replayed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Replay {
-    /// Which points are candidates: all with `full` and `adaptive`.
+    /// Which points are candidates: all with `full`, `optimal` and `adaptive`.
     pub design: Design,
     /// Seed of the design.
     pub seed: u64,
@@ -191,7 +191,8 @@ impl Replayed {
         let space = Space::new(&shares, &points(|p| p.batch), &clocks, &supported)?;
         let limits: Vec<u32> = rows.keys().filter_map(|p| p.limit_w).collect();
         let space = space.with_limits(&limits);
-        let planned = how.design.points(&space, seed, |point| rows.contains_key(point));
+        let fit = how.design.points(&space, seed, |point| rows.contains_key(point));
+        let planned = chooser.plan(model, fit);
         let mut left: Vec<Candidate> =
             planned.into_iter().map(|point| Candidate { point, expected_s: how.point_s }).collect();
         let (before_s, before) = (self.total_s, self.rows.len());

@@ -173,7 +173,11 @@ impl Sweep<'_> {
             };
             if !step.is_of(self.plan, row) {
                 let wanted = step.text(self.plan);
-                return broken(i, format!("a row of another point than the sweep's, which is {wanted}"));
+                let rests_on = chooser.rests_on().map_or_else(String::new, |what| {
+                    format!("; which points follow depends on {what}: give those that it began with, or")
+                });
+                let what = format!("a row of another point than the sweep's, which is {wanted}{rests_on}");
+                return broken(i, what);
             }
             if !(before_us..=MAX_US).contains(at_us) {
                 return broken(i, format!("done at {at_us} µs, before the row above or centuries late"));

@@ -57,7 +57,8 @@ pub struct ProfileArgs {
     /// Only say what would be set on the GPU, a command of the same effect a line
     #[arg(long)]
     pub dry_run: bool,
-    /// `full`; `lhs:F`: a Latin hypercube of the share F of all points; `adaptive:F`: up to that share, each point chosen
+    /// `full`; `lhs:F`: a Latin hypercube of the share F of all points; `optimal:F`: the share F from which a fit is expected
+    /// to know most of the others (I-optimal), chosen before anything is measured; `adaptive:F`: up to that share, each point chosen
     /// by what was measured before; `adaptive:err=E`: until the error elsewhere is expected to be E or less (0.02 is
     /// 2 %), up to a fifth of the points; `adaptive:F,err=E`: whichever comes first
     #[arg(long, default_value = "full", value_name = "DESIGN")]
@@ -79,10 +80,10 @@ pub struct ProfileArgs {
     /// sweep goes on only without this (a real GPU is recorded beside it, with `gpumon record`)
     #[arg(long, value_name = "NAME")]
     pub record: Option<PathBuf>,
-    /// Profiles of other models on this kind of GPU, which an adaptive design learns from; may be repeated
+    /// Profiles of other models on this kind of GPU, which optimal and adaptive designs learn from; may be repeated
     #[arg(long, value_name = "PROFILE")]
     pub prior: Vec<PathBuf>,
-    /// Power limit of the GPU, W, for an adaptive design: points there tell their time only [default: none]
+    /// Power limit of the GPU, W, for a design that learns: points there tell their time only [default: none]
     #[arg(long, value_name = "W", allow_negative_numbers = true, value_parser = parse::positive)]
     pub cap_w: Option<f64>,
     /// Only this part of the points, I of 1 to N, for as many GPUs or jobs; put together with `gpumon merge`

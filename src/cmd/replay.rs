@@ -4,13 +4,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use gpumon_core::profile_io;
-use gpumon_profile::choose::{Chooser, InOrder};
-use gpumon_profile::design::Design;
 use gpumon_profile::replay::{Replay, Replayed, replay};
 use serde::Serialize;
 
 use super::{DONE, inputs};
-use crate::adaptive::Adaptive;
+use crate::choose;
 use crate::cli::pipeline::ProfileArgs;
 use crate::output::{self, note};
 
@@ -55,16 +53,14 @@ pub fn run(args: &ProfileArgs, from: &Path) -> Result<u8> {
         point_s: args.point_s,
         source: from.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned()),
     };
-    if matches!(args.design, Design::Adaptive(_)) && grid.iter().any(|r| r.power_limit_w.is_some()) {
+    if args.design.learns() && grid.iter().any(|r| r.power_limit_w.is_some()) {
         bail!(
-            "`{}` has rows with power limits; an adaptive design chooses shares, batch sizes and clocks only",
+            "`{}` has rows with power limits; designs that learn choose shares, batch sizes and clocks only",
             from.display()
         );
     }
-    let mut chooser: Box<dyn Chooser> = match args.design {
-        Design::Adaptive(goal) => Box::new(Adaptive::new(goal, inputs::profiles(&args.prior)?, args.cap_w)),
-        _ => Box::new(InOrder),
-    };
+    let prior = inputs::profiles(&args.prior)?;
+    let mut chooser = choose::chooser(args.design, args.seed, prior, args.cap_w);
     let made = replay(&grid, &how, chooser.as_mut())?;
     profile_io::write(&args.output, &made.rows)?;
     for notice in &made.notices {

@@ -8,7 +8,7 @@
 //! prior      the same after models that were measured
 //!    ↓
 //! Posterior  after points of this model, anywhere: the form `shared` ([`crate::shared`])
-//! Belief     the same over a grid: estimates, expected error, the best next point
+//! Belief     the same over a grid: estimates, expected error, the best next point, the best set of points ([`design`])
 //! ```
 //!
 //! Rule: time of a batch and dynamic power are one Gaussian process over both, in logarithms, so each measured point tells
@@ -28,6 +28,7 @@
 //! Source: Rasmussen and Williams, *Gaussian Processes for Machine Learning*, 2.2; choosing by the fall of the total variance:
 //! Cohn, Ghahramani and Jordan, "Active Learning with Statistical Models", JAIR 4 (1996), 129.
 
+mod design;
 mod ensemble;
 mod figures;
 mod function;
@@ -184,20 +185,7 @@ impl Belief {
     pub fn best(&self, left: &[(usize, f64)]) -> Option<usize> {
         let n = self.grid.len();
         let weights: Vec<f64> = (0..n).map(|i| self.dynamic_share(i).powi(2)).collect();
-        let gain = |place: usize| {
-            let (time, power) = (self.covariance.column(place), self.covariance.column(n + place));
-            // Sums over the grid of products of both figures' covariances with the candidate's time and power.
-            let (mut tt, mut tp, mut pp) = (0.0, 0.0, 0.0);
-            for i in 0..2 * n {
-                let weight = if i < n { 1.0 } else { weights[i - n] };
-                tt += weight * time[i] * time[i];
-                tp += weight * time[i] * power[i];
-                pp += weight * power[i] * power[i];
-            }
-            let a = time[place] + NOISE[0] * NOISE[0];
-            let (b, c) = (power[place], power[n + place] + NOISE[1] * NOISE[1]);
-            (tt * c - 2.0 * tp * b + pp * a) / (a * c - b * b)
-        };
+        let gain = |place: usize| fall_of_variance(&self.covariance, &weights, place);
         let mut best: Option<(f64, usize)> = None;
         for &(place, seconds) in left.iter().filter(|(place, _)| *place < n) {
             let rate = gain(place) / seconds.max(1e-3);
@@ -217,6 +205,23 @@ impl Belief {
     fn scale(&self) -> f64 {
         (EXPECTED_WEIGHT + self.surprise.0) / (EXPECTED_WEIGHT + self.surprise.1)
     }
+}
+
+/// By how much the sum over the grid of the variances of ln(time) and, weighted, of ln(power) falls when both are measured at a place.
+fn fall_of_variance(covariance: &DMatrix<f64>, weights: &[f64], place: usize) -> f64 {
+    let n = weights.len();
+    let (time, power) = (covariance.column(place), covariance.column(n + place));
+    // Sums over the grid of products of both figures' covariances with the candidate's time and power.
+    let (mut tt, mut tp, mut pp) = (0.0, 0.0, 0.0);
+    for i in 0..2 * n {
+        let weight = if i < n { 1.0 } else { weights[i - n] };
+        tt += weight * time[i] * time[i];
+        tp += weight * time[i] * power[i];
+        pp += weight * power[i] * power[i];
+    }
+    let a = time[place] + NOISE[0] * NOISE[0];
+    let (b, c) = (power[place], power[n + place] + NOISE[1] * NOISE[1]);
+    (tt * c - 2.0 * tp * b + pp * a) / (a * c - b * b)
 }
 
 fn same(a: &Point, b: &Point) -> bool {

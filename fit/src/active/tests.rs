@@ -6,12 +6,12 @@ use crate::batch_time::tests::{grid, truth};
 
 const BASE_W: f64 = 50.0;
 
-fn base() -> BasePower {
+pub(super) fn base() -> BasePower {
     BasePower::of_table(&[(Megahertz(210), BASE_W, 0.0, 0.0)]).unwrap()
 }
 
 /// A made-up model: `bulk` scales its work, `launch` its launching.
-fn observed(point: Point, bulk: f64, launch: f64) -> Observation {
+pub(super) fn observed(point: Point, bulk: f64, launch: f64) -> Observation {
     let mut time: BatchTime = truth();
     time.sm_cycles_per_item.value *= bulk;
     time.launch_ms.value *= launch;
@@ -30,7 +30,7 @@ fn observed(point: Point, bulk: f64, launch: f64) -> Observation {
     }
 }
 
-fn model(bulk: f64, launch: f64) -> Observations {
+pub(super) fn model(bulk: f64, launch: f64) -> Observations {
     let points = grid().into_iter().map(|p| observed(p, bulk, launch)).collect();
     Observations {
         model: format!("{bulk} {launch}"),
@@ -55,7 +55,7 @@ fn choose(belief: &mut Belief, of: &Observations, count: usize) -> Vec<usize> {
 }
 
 /// Median relative errors of batch time and total power at points that were not measured.
-fn errors(belief: &Belief, of: &Observations) -> [f64; 2] {
+pub(super) fn errors(belief: &Belief, of: &Observations) -> [f64; 2] {
     let left: Vec<_> = of.points.iter().enumerate().filter(|(i, _)| !belief.measured[*i]).collect();
     let median = |value: &dyn Fn(usize, &Observation) -> f64| {
         let mut all: Vec<f64> = left.iter().map(|(i, o)| value(*i, o).abs()).collect();

@@ -15,7 +15,7 @@ use gpumon_monitor::device::Device;
 use gpumon_monitor::record::{Alongside, Session};
 use gpumon_monitor::store::Store;
 use gpumon_profile::Heated;
-use gpumon_profile::choose::{Chooser, End, InOrder};
+use gpumon_profile::choose::{Chooser, End};
 use gpumon_profile::design::Design;
 use gpumon_profile::native::green_levels;
 use gpumon_profile::plan::{ModelPlan, Plan};
@@ -27,7 +27,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use super::{DONE, FAILED, INTERRUPTED, inputs, replay, session};
-use crate::adaptive::Adaptive;
+use crate::choose;
 use crate::cli::pipeline::ProfileArgs;
 use crate::output::{self, note};
 use crate::signals;
@@ -111,9 +111,9 @@ pub fn run(args: &ProfileArgs) -> Result<u8> {
         [path.as_path()].into_iter().chain(read),
         [args.output.as_path(), journal.as_path()].into_iter().chain(args.record.as_deref()),
     )?;
-    if !matches!(args.design, Design::Adaptive(_)) && (!args.prior.is_empty() || args.cap_w.is_some()) {
+    if !args.design.learns() && (!args.prior.is_empty() || args.cap_w.is_some()) {
         let flag = if args.prior.is_empty() { "--cap-w" } else { "--prior" };
-        bail!("{flag} is for adaptive designs; give --design adaptive:F, or leave it out");
+        bail!("{flag} is for designs that learn; give --design optimal:F or adaptive:F, or leave it out");
     }
     let mut chooser = chooser(args)?;
     let workload = inputs::workload(path)?;
@@ -155,7 +155,7 @@ pub fn run(args: &ProfileArgs) -> Result<u8> {
         .iter()
         .map(|model| workload::of_model(&model.name, model.run.as_deref(), &context))
         .collect::<Result<Vec<_>, _>>()?;
-    let mut plan = Plan::new(&space, args.design, args.seed, &workloads);
+    let mut plan = Plan::new(&space, args.design, args.seed, &workloads).by(chooser.as_ref());
     for model in plan.models.iter().filter(|m| !m.left_out.is_empty()) {
         let (_, why) = &model.left_out[0];
         note(format_args!(
@@ -295,16 +295,15 @@ pub fn run(args: &ProfileArgs) -> Result<u8> {
 
 /// What chooses the points.
 fn chooser(args: &ProfileArgs) -> Result<Box<dyn Chooser>> {
-    let Design::Adaptive(goal) = args.design else { return Ok(Box::new(InOrder)) };
-    if args.shard.is_some() {
+    if args.shard.is_some() && matches!(args.design, Design::Adaptive(_)) {
         bail!(
             "--shard shares a plan out, and an adaptive design has none; give each job models of its own instead"
         );
     }
-    if !args.power_limits.is_empty() {
-        bail!("an adaptive design chooses shares, batch sizes and clocks only; leave --power-limits out");
+    if !args.power_limits.is_empty() && args.design.learns() {
+        bail!("designs that learn choose shares, batch sizes and clocks only; leave --power-limits out");
     }
-    Ok(Box::new(Adaptive::new(goal, inputs::profiles(&args.prior)?, args.cap_w)))
+    Ok(choose::chooser(args.design, args.seed, inputs::profiles(&args.prior)?, args.cap_w))
 }
 
 /// The shares to sweep, of the workload's kind.

@@ -1,4 +1,4 @@
-//! Lets what `fit` believes choose what `profile` measures; neither knows of the other.
+//! Points chosen one after another, by what those before them told.
 //!
 //! Rule: for each model a [`Belief`] over its points, after the models of the prior profiles and those that this sweep has
 //! finished; it takes up the model's rows in their order. It ends at the goal's error or number of points, and not before
@@ -6,21 +6,23 @@
 //! A point's seconds are those of any, more where batches are expected to be long, and more for the first point of a share, by
 //! what such points took longer so far in this sweep: a process starts there.
 //! Cases: a prior profile's rows of the model itself are not used, so that a full grid can be its own prior. Of more than
-//! [`active::MOST`] points evenly taken ones are candidates. Points that failed count as measured and tell nothing.
+//! [`gpumon_fit::active::MOST`] points evenly taken ones are candidates. Points that failed count as measured and tell nothing.
 //! Not done here: changing the base power while a model is swept; it is what is known when the model begins.
 
 use std::collections::BTreeSet;
 
 use gpumon_core::profile::ProfileRow;
-use gpumon_fit::active::{self, Belief};
+use gpumon_fit::active::Belief;
 use gpumon_fit::base::BasePower;
 use gpumon_fit::evaluate::models_of;
-use gpumon_fit::point::{Observations, Point, Share};
+use gpumon_fit::point::{Observations, Point};
 use gpumon_profile::choose::{Candidate, Choice, Chooser, End};
 use gpumon_profile::design::Goal;
 use gpumon_profile::protocol::Protocol;
 use gpumon_profile::replay::point_of;
 use gpumon_profile::space;
+
+use super::{evenly, to_fit};
 
 /// No model ends by its expected error before that many points.
 const FEWEST: usize = 5;
@@ -55,9 +57,7 @@ impl Adaptive {
         points.extend(rows.iter().filter(|r| r.model == model).filter_map(point_of));
         points.sort_unstable();
         points.dedup();
-        let count = points.len().min(active::MOST);
-        let grid: Vec<space::Point> =
-            (0..count).filter_map(|i| points.get(i * points.len() / count).copied()).collect();
+        let grid = evenly(&points);
         let before: Vec<ProfileRow> = rows.iter().take_while(|r| r.model != model).cloned().collect();
         let known: Vec<ProfileRow> =
             self.prior.iter().filter(|r| r.model != model).chain(&before).cloned().collect();
@@ -89,6 +89,10 @@ impl Chooser for Adaptive {
         let choice = state.choose(&self.goal, rows, left);
         self.state = Some(state);
         choice
+    }
+
+    fn rests_on(&self) -> Option<&'static str> {
+        Some("the profiles of --prior and on --cap-w")
     }
 
     fn most(&self, of: usize) -> usize {
@@ -153,14 +157,6 @@ fn millionths(share: f64) -> i64 {
 fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied()
-}
-
-fn to_fit(point: &space::Point) -> Point {
-    let share = match point.share {
-        gpumon_core::share::Share::Mig(slices) => Share::Slices(slices),
-        other => Share::Sms(other.fraction()),
-    };
-    Point { batch: point.batch, share, frequency: point.clock, processes: 1 }
 }
 
 #[cfg(test)]
