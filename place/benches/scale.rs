@@ -23,9 +23,12 @@ use std::time::{Duration, Instant};
 use gpumon_place::policy::POLICIES;
 use gpumon_place::{Ask, Objective, Problem, place};
 
-const COUNTS: [usize; 4] = [10, 100, 1000, 10_000];
+const COUNTS: [usize; 7] = [10, 30, 100, 300, 1000, 3000, 10_000];
 /// Longest run, twice what is asked for ten thousand models.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Systems that have no plan where one model has nothing to run at the clock of all others.
+const ONE_CLOCK: [&str; 3] = ["usher", "parvagpu", "fgd"];
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
@@ -41,7 +44,7 @@ fn one(system: &str, args: &[String]) {
     let count: usize = args[1].parse().unwrap();
     let objective: Objective = args.get(2).map_or(Objective::AveragePower, |o| o.parse().unwrap());
     let seconds: f64 = args.get(3).map_or(10.0, |s| s.parse().unwrap());
-    let mut problem = drawn::problem(&around(objective), count);
+    let mut problem = drawn::problem(&around(objective), count, everything_serves);
     problem.time_limit = Duration::from_secs_f64(seconds);
     let started = Instant::now();
     let plan = place(&problem, system);
@@ -57,6 +60,13 @@ fn one(system: &str, args: &[String]) {
         }
         Err(error) => println!("{took}\t{}\t\t\t{error}", peak_kib / 1024.0),
     }
+}
+
+/// Whether the systems that run all GPUs at one clock have something to run at the highest.
+fn everything_serves(alone: &Problem) -> bool {
+    let highest = alone.clocks.last().unwrap().0;
+    let is_highest = |plan: gpumon_place::Plan| plan.gpus.iter().all(|gpu| gpu.frequency_mhz == highest);
+    ONE_CLOCK.iter().all(|system| place(alone, system).is_ok_and(is_highest))
 }
 
 fn around(objective: Objective) -> Problem {

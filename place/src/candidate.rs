@@ -10,7 +10,7 @@
 //!
 //! Source: EnerTune (SOSP'26), step 0 of the planner.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use gpumon_core::geometry::MigGeometry;
@@ -119,17 +119,25 @@ impl fmt::Display for Candidate {
     }
 }
 
-/// The candidates of one model in the order of the rows.
+/// Each model's rows in their order.
+pub fn by_model(rows: &[ProfileRow]) -> HashMap<&str, Vec<&ProfileRow>> {
+    let mut by_model: HashMap<&str, Vec<&ProfileRow>> = HashMap::new();
+    for row in rows {
+        by_model.entry(&row.model).or_default().push(row);
+    }
+    by_model
+}
+
+/// The candidates of one model, of which these are all rows, in their order.
 pub fn of_model(
-    model: &str,
-    rows: &[ProfileRow],
+    rows: &[&ProfileRow],
     sharing: Sharing,
     geometry: &MigGeometry,
     allowed_mhz: impl Fn(u32) -> bool,
 ) -> Vec<Candidate> {
     let mut seen = HashSet::new();
     rows.iter()
-        .filter(|row| row.valid && row.model == model)
+        .filter(|row| row.valid)
         .filter_map(|row| {
             let candidate = of_row(row, sharing, geometry)?;
             (allowed_mhz(candidate.frequency_mhz) && seen.insert(row.key())).then_some(candidate)
@@ -178,10 +186,9 @@ pub enum Unusable {
 }
 
 /// Why [`of_model`] finds nothing for these arguments.
-pub fn unusable(model: &str, rows: &[ProfileRow], sharing: Sharing, geometry: &MigGeometry) -> Unusable {
-    let of_model: Vec<&ProfileRow> = rows.iter().filter(|row| row.model == model).collect();
-    let Some(first) = of_model.first() else { return Unusable::NotThere };
-    let valid: Vec<&ProfileRow> = of_model.iter().copied().filter(|row| row.valid).collect();
+pub fn unusable(rows: &[&ProfileRow], sharing: Sharing, geometry: &MigGeometry) -> Unusable {
+    let Some(first) = rows.first() else { return Unusable::NotThere };
+    let valid: Vec<&ProfileRow> = rows.iter().copied().filter(|row| row.valid).collect();
     if valid.is_empty() {
         return Unusable::Invalid(first.reason.clone());
     }
@@ -372,7 +379,7 @@ mod tests {
     }
 
     fn some(rows: &[ProfileRow]) -> Vec<Candidate> {
-        of_model("m", rows, Sharing::Mig, &SEVEN_SLICES, |_| true)
+        of_model(&rows.iter().collect::<Vec<_>>(), Sharing::Mig, &SEVEN_SLICES, |_| true)
     }
 
     #[test]
@@ -416,7 +423,8 @@ mod tests {
 
     #[test]
     fn causes_of_no_usable_row_are_told_apart() {
-        let of = |rows: &[ProfileRow], sharing| unusable("m", rows, sharing, &SEVEN_SLICES);
+        let of =
+            |rows: &[ProfileRow], sharing| unusable(&rows.iter().collect::<Vec<_>>(), sharing, &SEVEN_SLICES);
         let good = row(1, 1.0, 1.0);
         let reason = Some("too hot".to_owned());
         let broken = ProfileRow { valid: false, reason: reason.clone(), ..good.clone() };

@@ -15,13 +15,14 @@
 //!
 //! Source: legal starts from [`gpumon_core::geometry`]; demands from EnerTune (SOSP'26).
 
+use std::collections::HashMap;
 use std::fmt;
 
 use gpumon_core::workload::Sharing;
 
 use crate::candidate::{Candidate, Share, Uses};
 use crate::plan::{Gpu, Partition, Plan};
-use crate::problem::Problem;
+use crate::problem::{Demand, Problem};
 
 /// Relative difference that rounding in a file may make.
 const ROUNDING: f64 = 1e-6;
@@ -47,8 +48,9 @@ impl fmt::Display for Violation {
 /// Everything that is wrong with `plan` as an answer to `problem`; empty for a sound plan.
 pub fn check(problem: &Problem, plan: &Plan) -> Vec<Violation> {
     let mut found = Vec::new();
+    let demands: Demands = problem.models.iter().rev().map(|m| (m.name.as_str(), m)).collect();
     for (index, gpu) in plan.gpus.iter().enumerate() {
-        let words = check_gpu(problem, gpu);
+        let words = check_gpu(problem, &demands, gpu);
         found.extend(words.into_iter().map(|what| Violation { gpu: Some(index), what }));
     }
     let words = check_service(problem, plan).into_iter().chain(check_totals(problem, plan));
@@ -56,7 +58,10 @@ pub fn check(problem: &Problem, plan: &Plan) -> Vec<Violation> {
     found
 }
 
-fn check_gpu(problem: &Problem, gpu: &Gpu) -> Vec<String> {
+/// The models by name.
+type Demands<'p> = HashMap<&'p str, &'p Demand>;
+
+fn check_gpu(problem: &Problem, demands: &Demands, gpu: &Gpu) -> Vec<String> {
     let mut found = Vec::new();
     let mhz = gpu.frequency_mhz;
     match problem.base_w(mhz) {
@@ -74,7 +79,7 @@ fn check_gpu(problem: &Problem, gpu: &Gpu) -> Vec<String> {
         Sharing::Mps | Sharing::Green => check_percents(gpu, &mut found),
     }
     for partition in &gpu.partitions {
-        check_partition(problem, mhz, partition, &mut found);
+        check_partition(problem, demands, mhz, partition, &mut found);
     }
     let loads: Vec<_> = gpu.partitions.iter().map(Partition::load).collect();
     let power_w = gpu.base_w + loads.iter().map(|l| l.dynamic_w).sum::<f64>();
@@ -125,9 +130,9 @@ fn check_percents(gpu: &Gpu, found: &mut Vec<String>) {
     }
 }
 
-fn check_partition(problem: &Problem, mhz: u32, p: &Partition, found: &mut Vec<String>) {
+fn check_partition(problem: &Problem, demands: &Demands, mhz: u32, p: &Partition, found: &mut Vec<String>) {
     let name = &p.model;
-    let Some(demand) = problem.models.iter().find(|m| &m.name == name) else {
+    let Some(demand) = demands.get(name.as_str()) else {
         found.push(format!("`{name}` is not a model of the workload"));
         return;
     };
@@ -186,11 +191,14 @@ fn check_partition(problem: &Problem, mhz: u32, p: &Partition, found: &mut Vec<S
 }
 
 fn check_service(problem: &Problem, plan: &Plan) -> Vec<String> {
-    let partitions = || plan.gpus.iter().flat_map(|g| &g.partitions);
-    let served = |name: &str| -> f64 { partitions().filter(|p| p.model == name).map(|p| p.rate_rps).sum() };
+    let mut served: HashMap<&str, f64> = HashMap::new();
+    for p in plan.gpus.iter().flat_map(|g| &g.partitions) {
+        *served.entry(&p.model).or_default() += p.rate_rps;
+    }
     let mut found = Vec::new();
     for model in &problem.models {
-        let (rate, wanted) = (served(&model.name), model.rate_rps);
+        let rate = served.get(model.name.as_str()).copied().unwrap_or(0.0);
+        let wanted = model.rate_rps;
         if rate == 0.0 {
             found.push(format!("`{}` is not served", model.name));
         } else if !near(rate, wanted) {

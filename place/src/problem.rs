@@ -11,6 +11,7 @@
 //! Source: EnerTune (SOSP'26) for loads of 25 to 125 % of the rate; its artifact does not scale resnet50, gpt and its
 //! two diffusion models above 100 %.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use gpumon_core::geometry::{MigGeometry, SEVEN_SLICES};
@@ -179,12 +180,14 @@ impl Problem {
             return Err(ProblemError::Green);
         }
         let allowed = |mhz| clocks.iter().any(|(c, _)| *c == mhz);
+        let of_name = candidate::by_model(rows);
         let mut infeasible = Vec::new();
         let mut models = Vec::new();
         for model in &workload.models {
             let load = model.max_load.map_or(ask.load, |max| ask.load.min(max));
             let (latency_slo_ms, rate_rps) = (model.latency_slo_ms, model.rate_rps * load);
-            let candidates = candidate::of_model(&model.name, rows, sharing, &SEVEN_SLICES, allowed);
+            let rows = of_name.get(model.name.as_str()).map_or(&[][..], Vec::as_slice);
+            let candidates = candidate::of_model(rows, sharing, &SEVEN_SLICES, allowed);
             let feasible: Vec<usize> = (0..candidates.len())
                 .filter(|&i| serves(&candidates[i], queueing, latency_slo_ms, rate_rps))
                 .collect();
@@ -192,9 +195,7 @@ impl Problem {
             let least_rps = if ask.split { 0.0 } else { rate_rps };
             if !candidates.iter().any(|c| serves(c, queueing, latency_slo_ms, least_rps)) {
                 let binding = candidate::binding(&candidates, latency_slo_ms, least_rps, queueing)
-                    .unwrap_or_else(|| {
-                        Binding::NoRows(candidate::unusable(&name, rows, sharing, &SEVEN_SLICES))
-                    });
+                    .unwrap_or_else(|| Binding::NoRows(candidate::unusable(rows, sharing, &SEVEN_SLICES)));
                 infeasible.push(Infeasible { model: name, latency_slo_ms, rate_rps, binding });
             } else {
                 models.push(Demand { name, latency_slo_ms, rate_rps, candidates, feasible });
@@ -262,7 +263,8 @@ fn clocks(
     let mut clocks = match &workload.cluster.frequencies_mhz {
         Some(listed) => listed.clone(),
         None => {
-            let wanted = |row: &&ProfileRow| row.valid && workload.models.iter().any(|m| m.name == row.model);
+            let names: HashSet<&str> = workload.models.iter().map(|m| m.name.as_str()).collect();
+            let wanted = |row: &&ProfileRow| row.valid && names.contains(row.model.as_str());
             rows.iter().filter(wanted).filter_map(|row| u32::try_from(row.frequency).ok()).collect()
         }
     };

@@ -9,9 +9,10 @@ pub mod fgd;
 mod hardest;
 mod one_clock;
 pub mod optimal;
-mod pack;
 pub mod parvagpu;
+mod room;
 pub mod sizes;
+mod sorted;
 pub mod usher;
 
 use crate::check::{Violation, check};

@@ -25,7 +25,7 @@ pub trait Device: Clone + PartialEq {
 }
 
 /// A GPU that can be cut anywhere: what is free of it, thousandths.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Milli(pub u32);
 
 impl Milli {

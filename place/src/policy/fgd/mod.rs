@@ -12,16 +12,19 @@
 //!
 //! Source: FGD (ATC'23), its rules and published scoring; the way from models to shares is this project's.
 
+mod alike;
 pub mod cluster;
 pub mod fragmentation;
 pub mod scheduler;
 
+use std::hash::{Hash, Hasher};
+
 use gpumon_core::geometry::MigGeometry;
 use gpumon_core::workload::Sharing;
 
-use self::cluster::{Device, Node, Task};
-use self::fragmentation::Expected;
-use self::scheduler::{Scheduler, Scorer};
+use self::alike::Alike;
+use self::cluster::Device;
+use self::scheduler::Scorer;
 use super::hardest::hardest;
 use super::{PlaceError, Policy, Solution, one_clock};
 use crate::candidate::Candidate;
@@ -54,16 +57,19 @@ impl Policy for Fgd {
         let groups = match problem.sharing {
             Sharing::Mig => {
                 let whole = MigGpu { geometry: problem.geometry, sizes: Vec::new() };
-                grouped(
-                    self.scorer,
-                    &whole,
-                    &chosen.iter().map(|c| c.share.slices().unwrap_or(0)).collect::<Vec<_>>(),
-                )
+                let sizes: Vec<u8> = chosen.iter().map(|c| c.share.slices().unwrap_or(0)).collect();
+                let slots =
+                    |size: &u8| problem.geometry.profile(*size).map_or(0, |p| u64::from(p.memory_slots));
+                let least =
+                    sizes.iter().map(slots).sum::<u64>().div_ceil(problem.geometry.memory_slots.into());
+                grouped(self.scorer, &whole, &sizes, least as usize)
             }
             Sharing::Mps | Sharing::Green => {
                 let shares: Vec<u64> =
                     chosen.iter().map(|c| (c.share.amount() * PER_PERCENT) as u64).collect();
-                grouped(self.scorer, &Percents((100.0 * PER_PERCENT) as u64), &shares)
+                let whole = (100.0 * PER_PERCENT) as u64;
+                let least = shares.iter().sum::<u64>().div_ceil(whole);
+                grouped(self.scorer, &Percents(whole), &shares, least as usize)
             }
         };
         if let Some(gpus) = problem.gpus.filter(|&gpus| groups.len() > gpus as usize) {
@@ -105,30 +111,28 @@ fn smallest(problem: &Problem, demand: &Demand, mhz: u32) -> Option<Candidate> {
     at_clock().filter(|c| c.share.amount() <= least).min_by(|a, b| cost(a).total_cmp(&cost(b)))
 }
 
-/// The models on each of the fewest GPUs on which each share finds room.
-fn grouped<D: Device>(scorer: Scorer, whole: &D, shares: &[D::Share]) -> Vec<Vec<usize>> {
-    let task =
-        |share: &D::Share| Task { cpu_milli: 0, memory_mib: 0, gpus: 1, share: *share, models: Vec::new() };
-    let tasks: Vec<Task<D::Share>> = shares.iter().map(task).collect();
-    let expected = Expected::new(&tasks);
-    let node = Node { cpu_milli: 0, memory_mib: 0, model: String::new(), gpus: vec![whole.clone()] };
-    let on = |gpus: usize| {
-        let mut cluster = Scheduler::new(vec![node.clone(); gpus], expected.clone(), scorer);
-        let mut groups = vec![Vec::new(); gpus];
-        for (model, task) in tasks.iter().enumerate() {
-            groups[cluster.place(task)?.node].push(model);
-        }
-        Some(groups)
-    };
+/// The models on each of the fewest GPUs on which each share finds room; fewer than `least` have none, whatever is placed where.
+fn grouped<D>(scorer: Scorer, whole: &D, shares: &[D::Share], least: usize) -> Vec<Vec<usize>>
+where
+    D: Device + Eq + Hash,
+{
+    let mut gpus = Alike::new(whole, scorer, shares);
     // With a GPU for each, one is always empty.
-    (1..=tasks.len()).find_map(on).unwrap_or_default().into_iter().filter(|g| !g.is_empty()).collect()
+    let found = (least.max(1)..=shares.len()).find_map(|count| gpus.place(count));
+    found.unwrap_or_default().into_iter().filter(|g| !g.is_empty()).collect()
 }
 
 /// A GPU in MIG mode: the sizes of the instances that it has.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct MigGpu {
     geometry: MigGeometry,
     sizes: Vec<u8>,
+}
+
+impl Hash for MigGpu {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.sizes.hash(state);
+    }
 }
 
 impl Device for MigGpu {
@@ -154,7 +158,7 @@ impl Device for MigGpu {
 const PER_PERCENT: f64 = 1e7;
 
 /// A GPU under MPS: what is free of it, in ten-millionths of a percent.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Percents(u64);
 
 impl Device for Percents {

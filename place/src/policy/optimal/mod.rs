@@ -11,7 +11,6 @@
 
 mod offers;
 mod rent;
-mod room;
 mod search;
 mod subsets;
 

@@ -7,9 +7,9 @@
 //!
 //! Source: the colocation model of EnerTune (SOSP'26): the base is paid once.
 
-use super::room::Room;
 use crate::cost::Terms;
 use crate::plan::{Placed, PlacedItem};
+use crate::policy::room::Room;
 use crate::problem::Problem;
 
 /// One way to run a model at one clock.

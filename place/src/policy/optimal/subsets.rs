@@ -12,8 +12,8 @@
 use std::time::Instant;
 
 use super::offers::{Bin, Item, Offers};
-use super::room::State;
 use crate::cost::Terms;
+use crate::policy::room::State;
 
 /// Most models that are solved exactly.
 pub const MOST: usize = 17;

@@ -7,8 +7,13 @@
 //!
 //! Source: USHER (OSDI'24), placement of a configuration.
 
+use std::collections::BTreeSet;
+
+use gpumon_core::workload::Sharing;
+
 use crate::candidate::{Candidate, Share};
 use crate::policy::sizes;
+use crate::policy::sorted::Sorted;
 use crate::problem::Problem;
 
 /// What rounding may make of a sum, %.
@@ -43,8 +48,8 @@ pub struct Gpu {
 pub struct Fleet {
     /// The GPUs in the order they were opened.
     pub gpus: Vec<Gpu>,
-    /// Those with compute left.
-    open: Vec<usize>,
+    /// Those with room for something, by what they have left of both.
+    open: BTreeSet<(Sorted, usize)>,
 }
 
 impl Fleet {
@@ -52,18 +57,22 @@ impl Fleet {
     pub fn place(&mut self, problem: &Problem, replicas: &[Replica]) {
         let mut own = Vec::new();
         for replica in replicas {
-            let found = self.best(problem, &own, replica).or_else(|| self.best(problem, &self.open, replica));
-            let at = found.unwrap_or_else(|| {
+            let room = |at: &usize| self.gpus[*at].has_room(problem, replica);
+            let of_own = own.iter().copied().filter(room).min_by_key(|&at| self.key(at));
+            // Those with less left than it takes have no room.
+            let least = Sorted(replica.c_pct + replica.m_pct - 3.0 * ROUNDING);
+            let of_all = || self.open.range((least, 0)..).map(|(_, at)| *at).find(room);
+            let at = of_own.or_else(of_all).unwrap_or_else(|| {
                 self.gpus.push(Gpu { replicas: Vec::new(), c_left: 100.0, m_left: 100.0 });
-                self.open.push(self.gpus.len() - 1);
                 self.gpus.len() - 1
             });
+            self.open.remove(&self.key(at));
             let gpu = &mut self.gpus[at];
             gpu.c_left -= replica.c_pct;
             gpu.m_left -= replica.m_pct;
             gpu.replicas.push(*replica);
-            if gpu.c_left <= ROUNDING {
-                self.open.retain(|g| *g != at);
+            if gpu.c_left > ROUNDING && gpu.has_room_for_any(problem) {
+                self.open.insert(self.key(at));
             }
             if !own.contains(&at) {
                 own.push(at);
@@ -71,17 +80,9 @@ impl Fleet {
         }
     }
 
-    fn best(&self, problem: &Problem, among: &[usize], replica: &Replica) -> Option<usize> {
-        let mut best: Option<(f64, usize)> = None;
-        for &at in among {
-            let gpu = &self.gpus[at];
-            let left = gpu.c_left + gpu.m_left;
-            let better = best.is_none_or(|(least, first)| (left, at) < (least, first));
-            if better && gpu.has_room(problem, replica) {
-                best = Some((left, at));
-            }
-        }
-        best.map(|(_, at)| at)
+    /// Where a GPU stands among those with room: by what it has left, of equals the first.
+    fn key(&self, at: usize) -> (Sorted, usize) {
+        (Sorted(self.gpus[at].c_left + self.gpus[at].m_left), at)
     }
 }
 
@@ -90,8 +91,16 @@ impl Gpu {
         if replica.c_pct > self.c_left + ROUNDING || replica.m_pct > self.m_left + ROUNDING {
             return false;
         }
-        let stand = self.replicas.iter().map(|r| r.candidate.share);
-        let all: Vec<Share> = stand.chain([replica.candidate.share]).collect();
+        self.has_room_for(problem, replica.candidate.share)
+    }
+
+    fn has_room_for_any(&self, problem: &Problem) -> bool {
+        let smallest = problem.geometry.profiles.first().map(|p| Share::Slices(p.slices));
+        problem.sharing != Sharing::Mig || smallest.is_none_or(|s| self.has_room_for(problem, s))
+    }
+
+    fn has_room_for(&self, problem: &Problem, share: Share) -> bool {
+        let all: Vec<Share> = self.replicas.iter().map(|r| r.candidate.share).chain([share]).collect();
         sizes::fit_together(problem, &all)
     }
 }

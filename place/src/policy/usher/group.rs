@@ -12,27 +12,10 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 
 use super::need::Need;
+use crate::policy::sorted::Sorted;
 
 /// Most models of a group.
 pub const LIMIT: usize = 4;
-
-/// A number that sorts.
-#[derive(Clone, Copy, PartialEq)]
-struct Sorted(f64);
-
-impl Eq for Sorted {}
-
-impl PartialOrd for Sorted {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Sorted {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.0.total_cmp(&other.0)
-    }
-}
 
 /// Indices into `needs`, by group.
 pub fn groups(needs: &[Need]) -> Vec<Vec<usize>> {

@@ -28,8 +28,8 @@ pub type State = u32;
 /// Which sizes fit together.
 #[derive(Debug)]
 pub enum Room {
-    /// By state and size the next state; by two states whether the first is roomier.
-    Slices { start: State, next: Vec<Vec<Option<State>>>, roomier: Vec<Vec<bool>> },
+    /// By state and size the next state; by two states whether the first is roomier, and whether what both take fits together.
+    Slices { start: State, next: Vec<Vec<Option<State>>>, roomier: Vec<Vec<bool>>, together: Vec<Vec<bool>> },
     /// Percents up to 100.
     Percents,
 }
@@ -81,6 +81,22 @@ impl Room {
         match self {
             Self::Slices { roomier, .. } => roomier[a as usize][b as usize],
             Self::Percents => a <= b,
+        }
+    }
+
+    /// Whether what two GPUs take fits on one.
+    pub fn together(&self, a: State, b: State) -> bool {
+        match self {
+            Self::Slices { together, .. } => together[a as usize][b as usize],
+            Self::Percents => a.checked_add(b).is_some_and(|sum| sum <= WHOLE),
+        }
+    }
+
+    /// How many states there are under MIG; under MPS they have no numbers.
+    pub fn states(&self) -> usize {
+        match self {
+            Self::Slices { next, .. } => next.len(),
+            Self::Percents => 0,
         }
     }
 
@@ -164,7 +180,21 @@ fn slices(geometry: &MigGeometry) -> Room {
             });
         }
     }
-    Room::Slices { start, next, roomier }
+    // One set of sizes for each state; what holds of it holds of all that leave the same room.
+    let mut sets: Vec<Vec<usize>> = vec![Vec::new(); next.len()];
+    let mut open = vec![start];
+    while let Some(state) = open.pop() {
+        for (size, after) in next[state as usize].iter().enumerate() {
+            let Some(after) = after.filter(|a| sets[*a as usize].is_empty()) else { continue };
+            sets[after as usize] = sets[state as usize].iter().copied().chain([size]).collect();
+            open.push(after);
+        }
+    }
+    let walk = |from: usize, set: &[usize]| {
+        set.iter().try_fold(from as State, |state, &size| next[state as usize][size]).is_some()
+    };
+    let together = (0..next.len()).map(|a| sets.iter().map(|set| walk(a, set)).collect()).collect();
+    Room::Slices { start, next, roomier, together }
 }
 
 /// Gives sets that leave the same room the same number, fuller ones first.
@@ -209,6 +239,18 @@ mod tests {
         fn states_say_what_the_geometry_says(sizes in proptest::collection::vec(1u8..=7, 0..9)) {
             let room = Room::new(Sharing::Mig, &SEVEN_SLICES);
             prop_assert_eq!(walk(&room, &sizes).is_some(), SEVEN_SLICES.place(&sizes).is_some());
+        }
+
+        #[test]
+        fn sets_fit_together_when_their_union_does(
+            a in proptest::collection::vec(1u8..=7, 0..6),
+            b in proptest::collection::vec(1u8..=7, 0..6),
+        ) {
+            let room = Room::new(Sharing::Mig, &SEVEN_SLICES);
+            if let (Some(of_a), Some(of_b)) = (walk(&room, &a), walk(&room, &b)) {
+                let both: Vec<u8> = a.iter().chain(&b).copied().collect();
+                prop_assert_eq!(room.together(of_a, of_b), SEVEN_SLICES.place(&both).is_some());
+            }
         }
 
         #[test]

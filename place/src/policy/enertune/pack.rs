@@ -4,16 +4,18 @@
 //! the one of least cost. Every objective is fixed + per_latency × max latency + Σ weights ([`crate::cost::Terms`]),
 //! so per model and size only candidates on the front of latency against weight matter, and for a given longest
 //! latency each model takes its least weight within it.
-//! Cases: models never take the whole GPU unless nothing smaller serves them.
+//! Cases: models never take the whole GPU unless nothing smaller serves them. Where the longest batch does not cost, only the
+//! least weight of a size matters.
 //! Not done: MPS.
 //!
 //! Source: the colocation model of EnerTune (SOSP'26): the base is paid once.
 
-use gpumon_core::geometry::MigGeometry;
+use std::collections::HashMap;
 
-use crate::candidate::Candidate;
+use crate::candidate::Share;
 use crate::cost::Terms;
 use crate::plan::{Placed, PlacedItem};
+use crate::policy::room::{Room, State};
 use crate::problem::Problem;
 
 /// One candidate of a model as the search sees it.
@@ -22,13 +24,15 @@ pub struct Item {
     /// Index of the model.
     pub model: usize,
     /// Index into the model's candidates.
-    pub candidate: usize,
+    pub candidate: u32,
     /// Compute slices.
     pub slices: u8,
     /// Time of a batch, ms.
     pub latency_ms: f64,
     /// What it adds to the cost.
     pub weight: f64,
+    /// How much dynamic power this batch and size differ by between their highest and lowest clock, W.
+    pub swing_w: f64,
 }
 
 /// A GPU with models.
@@ -40,14 +44,11 @@ pub struct Bin {
     pub items: Vec<Item>,
     /// What it costs.
     pub cost: f64,
+    /// What is taken of it.
+    pub state: State,
 }
 
 impl Bin {
-    /// Slices in use.
-    pub fn slices(&self) -> u8 {
-        self.items.iter().map(|i| i.slices).sum()
-    }
-
     /// Indices of the models.
     pub fn models(&self) -> Vec<usize> {
         self.items.iter().map(|i| i.model).collect()
@@ -55,27 +56,37 @@ impl Bin {
 }
 
 /// Candidates of one size, latency ascending, weight descending.
-type Front = Vec<Item>;
+pub type Front = Vec<Item>;
 
 /// A problem made ready for searching.
 pub struct Packer<'p> {
     /// The problem.
     pub problem: &'p Problem,
-    terms: Vec<Terms>,
+    /// By clock.
+    pub terms: Vec<Terms>,
+    /// What fits together.
+    pub room: Room,
     /// By model, clock, size ascending.
     fronts: Vec<Vec<Vec<Front>>>,
-    placeable: Vec<u32>,
 }
 
 impl<'p> Packer<'p> {
     /// The problem's fronts.
     pub fn new(problem: &'p Problem) -> Self {
+        let terms: Vec<Terms> =
+            problem.clocks.iter().map(|(_, base_w)| problem.cost.terms(*base_w)).collect();
+        let waits = terms.iter().any(|t| t.per_latency > 0.0);
         Self {
             problem,
-            terms: problem.clocks.iter().map(|(_, base_w)| problem.cost.terms(*base_w)).collect(),
-            fronts: (0..problem.models.len()).map(|m| fronts(problem, m)).collect(),
-            placeable: placeable(&problem.geometry),
+            terms,
+            room: Room::new(problem.sharing, &problem.geometry),
+            fronts: (0..problem.models.len()).map(|m| fronts(problem, m, waits)).collect(),
         }
+    }
+
+    /// What a model could run as at a clock, by size ascending; no front is empty.
+    pub fn fronts(&self, model: usize, clock: usize) -> &[Front] {
+        &self.fronts[model][clock]
     }
 
     /// The configuration of a model that costs least alone on a GPU.
@@ -92,15 +103,18 @@ impl<'p> Packer<'p> {
         fixed + per_latency * longest_ms + items.iter().map(|i| i.weight).sum::<f64>()
     }
 
-    /// Whether instances of these items fit on one GPU.
-    pub fn fits(&self, items: &[Item]) -> bool {
-        items.iter().map(|i| i.slices).sum::<u8>() <= self.problem.geometry.compute_slices
-            && self.placeable.binary_search(&items.iter().map(|i| code(i.slices)).sum()).is_ok()
+    /// A GPU with the items of two, as they are; `None` if they do not fit.
+    pub fn joined(&self, a: &Bin, b: &Bin) -> Option<Bin> {
+        let items: Vec<Item> = a.items.iter().chain(&b.items).copied().collect();
+        Some(Bin { clock: a.clock, cost: self.cost(a.clock, &items), state: self.state(&items)?, items })
+    }
+
+    fn state(&self, items: &[Item]) -> Option<State> {
+        items.iter().try_fold(self.room.start(), |state, item| self.room.next(state, item.slices.into()))
     }
 
     /// The cheapest GPU at `clock` that keeps `fixed` as it is and runs `moved` too, each in at most `cap` slices.
     pub fn cheapest(&self, clock: usize, fixed: &[Item], moved: &[usize], cap: u8) -> Option<Bin> {
-        let used: u8 = fixed.iter().map(|i| i.slices).sum();
         let mut search = Search {
             packer: self,
             clock,
@@ -110,17 +124,17 @@ impl<'p> Packer<'p> {
             chosen: Vec::with_capacity(moved.len()),
             best: None,
         };
-        search.descend(moved, used, fixed.iter().map(|i| code(i.slices)).sum());
+        search.descend(moved, self.state(fixed)?);
         let (_, items) = search.best?;
         let items: Vec<Item> = fixed.iter().copied().chain(items).collect();
-        Some(Bin { clock, cost: self.cost(clock, &items), items })
+        Some(Bin { clock, cost: self.cost(clock, &items), state: self.state(&items)?, items })
     }
 
     /// What the policy hands back for these GPUs.
     pub fn placed(&self, bins: &[Bin]) -> Vec<Placed> {
         let item = |i: &Item| PlacedItem {
             model: i.model,
-            candidate: self.problem.models[i.model].candidates[i.candidate],
+            candidate: self.problem.models[i.model].candidates[i.candidate as usize],
             rate_rps: self.problem.models[i.model].rate_rps,
         };
         let placed = |bin: &Bin| Placed {
@@ -142,22 +156,20 @@ struct Search<'a, 'p> {
 }
 
 impl<'a> Search<'a, '_> {
-    fn descend(&mut self, moved: &[usize], used: u8, key: u32) {
+    fn descend(&mut self, moved: &[usize], state: State) {
         let packer = self.packer;
         let Some((&model, rest)) = moved.split_first() else { return self.weigh() };
-        let free = packer.problem.geometry.compute_slices.saturating_sub(used);
-        for front in &packer.fronts[model][self.clock] {
+        for front in packer.fronts(model, self.clock) {
             let slices = front[0].slices;
-            // Each of the rest takes a slice at least.
-            if slices > self.cap || usize::from(slices) + rest.len() > usize::from(free) {
-                continue;
+            if slices > self.cap {
+                break;
             }
-            let key = key + code(slices);
-            if packer.placeable.binary_search(&key).is_err() {
+            let Some(after) = packer.room.next(state, slices.into()) else { continue };
+            if packer.room.is_full(after) && !rest.is_empty() {
                 continue;
             }
             self.chosen.push(front);
-            self.descend(rest, used + slices, key);
+            self.descend(rest, after);
             self.chosen.pop();
         }
     }
@@ -167,16 +179,14 @@ impl<'a> Search<'a, '_> {
         let Terms { fixed, per_latency } = self.packer.terms[self.clock];
         let least_ms = self.chosen.iter().map(|f| f[0].latency_ms).fold(self.fixed_ms, f64::max);
         let later = self.chosen.iter().flat_map(|f| f.iter()).map(|i| i.latency_ms).filter(|l| *l > least_ms);
-        let longest: Vec<f64> = if per_latency > 0.0 {
-            std::iter::once(least_ms).chain(later).collect()
-        } else {
-            vec![f64::INFINITY]
-        };
+        let longest = std::iter::once(least_ms).chain(later.filter(|_| per_latency > 0.0));
         for within_ms in longest {
-            let pick = |f: &&'a Front| f.iter().rev().find(|i| i.latency_ms <= within_ms).unwrap_or(&f[0]);
+            let pick = |f: &&'a Front| {
+                let within = f.iter().rev().find(|i| per_latency <= 0.0 || i.latency_ms <= within_ms);
+                within.unwrap_or(&f[0])
+            };
             let weights: f64 = self.chosen.iter().map(|f| pick(f).weight).sum();
-            let wait = if per_latency > 0.0 { per_latency * within_ms } else { 0.0 };
-            let cost = fixed + wait + self.fixed_weight + weights;
+            let cost = fixed + per_latency * within_ms + self.fixed_weight + weights;
             if self.best.as_ref().is_none_or(|(least, _)| cost < *least) {
                 self.best = Some((cost, self.chosen.iter().map(|f| *pick(f)).collect()));
             }
@@ -184,59 +194,59 @@ impl<'a> Search<'a, '_> {
     }
 }
 
-fn fronts(problem: &Problem, model: usize) -> Vec<Vec<Front>> {
+fn fronts(problem: &Problem, model: usize, waits: bool) -> Vec<Vec<Front>> {
     let demand = &problem.models[model];
     let whole = problem.geometry.compute_slices;
-    let size = |c: &Candidate| c.share.slices();
-    let only_whole = demand.feasible.iter().all(|&i| size(&demand.candidates[i]) == Some(whole));
-    let at = |clock: u32, slices: u8| {
-        let mut front: Front = Vec::new();
-        let mut items: Vec<Item> = demand
-            .feasible
-            .iter()
-            .map(|&i| (i, &demand.candidates[i]))
-            .filter(|(_, c)| c.frequency_mhz == clock && size(c) == Some(slices))
-            .map(|(candidate, c)| {
-                let weight = problem.cost.weight(&demand.load(c, demand.rate_rps));
-                Item { model, candidate, slices, latency_ms: c.latency_ms, weight }
-            })
-            .collect();
-        items.sort_by(|a, b| a.latency_ms.total_cmp(&b.latency_ms).then(a.weight.total_cmp(&b.weight)));
-        for item in items {
-            if front.last().is_none_or(|last| item.weight < last.weight) {
-                front.push(item);
-            }
+    let sizes: Vec<u8> = problem.geometry.profiles.iter().map(|p| p.slices).collect();
+    let feasible = || demand.feasible.iter().map(|&i| (i as u32, &demand.candidates[i]));
+    let only_whole = feasible().all(|(_, c)| c.share.slices() == Some(whole));
+    // Dynamic power at the lowest and at the highest clock of each batch and size; of equal clocks the first and the last.
+    let mut spans: HashMap<(u32, Option<u8>), ((u32, f64), (u32, f64))> = HashMap::new();
+    for c in &demand.candidates {
+        let here = (c.frequency_mhz, c.dynamic_w);
+        let (lowest, highest) = spans.entry((c.batch, c.share.slices())).or_insert((here, here));
+        if here.0 < lowest.0 {
+            *lowest = here;
         }
-        front
-    };
-    let sizes = problem.geometry.profiles.iter().map(|p| p.slices).filter(|s| *s != whole || only_whole);
-    let sizes: Vec<u8> = sizes.collect();
-    let of_clock = |(mhz, _): &(u32, f64)| {
-        sizes.iter().map(|&s| at(*mhz, s)).filter(|f: &Front| !f.is_empty()).collect()
-    };
-    problem.clocks.iter().map(of_clock).collect()
-}
-
-/// A multiset of sizes as a number: one octal digit a size, which no GPU fills.
-fn code(slices: u8) -> u32 {
-    1 << (3 * u32::from(slices))
-}
-
-/// Codes of the multisets that can stand together, ascending.
-fn placeable(geometry: &MigGeometry) -> Vec<u32> {
-    let sizes: Vec<u8> = geometry.profiles.iter().map(|p| p.slices).collect();
-    let mut found = Vec::new();
-    let mut open = vec![Vec::new()];
-    while let Some(set) = open.pop() {
-        found.push(set.iter().map(|s| code(*s)).sum());
-        let least = set.last().copied().unwrap_or(0);
-        for &size in sizes.iter().filter(|s| **s >= least) {
-            let larger: Vec<u8> = set.iter().copied().chain([size]).collect();
-            if geometry.place(&larger).is_some() {
-                open.push(larger);
-            }
+        if here.0 >= highest.0 {
+            *highest = here;
         }
     }
-    found.sort_unstable();
-    found
+    let mut fronts = vec![vec![Front::new(); sizes.len()]; problem.clocks.len()];
+    for (candidate, c) in feasible() {
+        let Share::Slices(slices) = c.share else { continue };
+        let clock = problem.clocks.binary_search_by_key(&c.frequency_mhz, |(mhz, _)| *mhz);
+        let size = sizes.binary_search(&slices);
+        let (Ok(clock), Ok(size)) = (clock, size) else { continue };
+        if slices == whole && !only_whole {
+            continue;
+        }
+        let (lowest, highest) = spans[&(c.batch, Some(slices))];
+        fronts[clock][size].push(Item {
+            model,
+            candidate,
+            slices,
+            latency_ms: c.latency_ms,
+            weight: problem.cost.weight(&demand.load(c, demand.rate_rps)),
+            swing_w: highest.1 - lowest.1,
+        });
+    }
+    for of_clock in &mut fronts {
+        for front in of_clock.iter_mut() {
+            front.sort_by(|a, b| a.latency_ms.total_cmp(&b.latency_ms).then(a.weight.total_cmp(&b.weight)));
+            let mut least = f64::INFINITY;
+            front.retain(|item| {
+                item.weight < least && {
+                    least = item.weight;
+                    true
+                }
+            });
+            if !waits {
+                front.drain(..front.len().saturating_sub(1));
+            }
+            front.shrink_to_fit();
+        }
+        of_clock.retain(|front| !front.is_empty());
+    }
+    fronts
 }
