@@ -303,6 +303,8 @@ mod tests {
             ("rate_rps = 10.0", "rate_rps = 10.0\nrun = [\"\"]", "without a program's name"),
             ("rate_rps = 10.0", "rate_rps = 10.0\nrun = [\"A=1\", \"x\"]", "with a `=`"),
             ("rate_rps = 10.0", "rate_rps = 10.0\nrun = [\"x\", \"\\u0000\"]", "NUL"),
+            ("rate_rps = 10.0", "rate_rps = 10.0\nimage = \"\"", "image of `m`"),
+            ("rate_rps = 10.0", "rate_rps = 10.0\nimage = \"a b\"", "a container image such as"),
             ("10.0", "1e-308", "1e-9 to 1e12"),
             ("gpu = \"a100\"", "gpu = \"a100\"\narrivals = \"often\"", "unknown variant `often`"),
             ("gpu = \"a100\"", "gpu = \"a100\"\nslo_percentile = 95", "cluster.arrivals beside it"),

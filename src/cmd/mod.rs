@@ -23,6 +23,7 @@ mod lines;
 mod mark;
 mod merge;
 mod place;
+mod plans;
 mod predict;
 mod profile;
 mod record;

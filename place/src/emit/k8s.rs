@@ -29,7 +29,7 @@ use std::collections::{BTreeSet, HashSet};
 use gpumon_core::workload::is_image;
 use serde_json::{Map, Value, json};
 
-use super::{EmitError, Emission, Emitted, Emitter, Order, Place, Seat, numbered, profile_of, seats};
+use super::{Emission, EmitError, Emitted, Emitter, Order, Place, Seat, numbered, profile_of, seats};
 use crate::plan::Gpu;
 
 /// Manifests.
@@ -337,7 +337,8 @@ mod tests {
     fn no_two_names_are_alike() {
         let mut names = HashSet::new();
         let long = "y".repeat(80);
-        let made: Vec<String> = ["m", "m", "m-2", "m", &long, &long].map(|n| unused_name(n, &mut names)).into();
+        let made: Vec<String> =
+            ["m", "m", "m-2", "m", &long, &long].map(|n| unused_name(n, &mut names)).into();
         assert_eq!(made[..4], ["m", "m-2", "m-2-2", "m-3"]);
         assert_eq!((made[4].len(), made[5].len()), (63, 63));
         assert!(made[5].ends_with("y-2"));

@@ -17,7 +17,7 @@ use std::fmt::Write as _;
 
 use gpumon_core::geometry::SEVEN_SLICES;
 
-use super::{EmitError, Emission, Emitted, Emitter, Order, Place, profile_of, seats};
+use super::{Emission, EmitError, Emitted, Emitter, Order, Place, profile_of, seats};
 
 /// The configuration.
 pub struct MigParted;
@@ -40,7 +40,8 @@ impl Emitter for MigParted {
     }
 
     fn emit(&self, order: &Order) -> Result<Emission, EmitError> {
-        let gpus = (0..order.plan.gpus.len()).map(|i| Counted::of(order, i)).collect::<Result<Vec<_>, _>>()?;
+        let gpus =
+            (0..order.plan.gpus.len()).map(|i| Counted::of(order, i)).collect::<Result<Vec<_>, _>>()?;
         let mut text = HEAD.to_owned();
         if order.plan.simulated {
             text += "# Simulated: the plan's figures come from simulated GPUs.\n";
@@ -51,7 +52,11 @@ impl Emitter for MigParted {
             gpu.write(&mut text, &format!("[{}]", gpu.index));
         }
         for gpu in &gpus {
-            let _ = write!(text, "\n  # every GPU of the node as GPU {0} of the plan\n  gpumon-gpu{0}:\n", gpu.index);
+            let _ = write!(
+                text,
+                "\n  # every GPU of the node as GPU {0} of the plan\n  gpumon-gpu{0}:\n",
+                gpu.index
+            );
             gpu.write(&mut text, "all");
         }
         let notes = gpus.iter().filter_map(Counted::elsewhere).collect();

@@ -112,7 +112,9 @@ pub enum EmitError {
     #[error("`{0}` has neither slices with a start_slot nor a share_pct; check the plan first")]
     NoPlace(String),
     /// A model has no container image.
-    #[error("`{0}` has no `image` in the workload; name its container image there, or one for all with --image")]
+    #[error(
+        "`{0}` has no `image` in the workload; name its container image there, or one for all with --image"
+    )]
     NoImage(String),
     /// MIG profile names depend on the GPU's memory.
     #[error("{}", which_memory(.kind, *.given))]
@@ -136,11 +138,12 @@ fn which_memory(kind: &str, given: Option<u32>) -> String {
     let sizes: Vec<String> = memory_sizes_gb(kind).iter().map(u32::to_string).collect();
     let sizes = sizes.join(" or ");
     match given {
-        _ if sizes.is_empty() => format!("no MIG profile names are known of a `{kind}`"),
+        _ if sizes.is_empty() => format!("no names of MIG profiles are known for GPUs of the kind `{kind}`"),
         None => format!(
-            "a MIG profile's name has its memory, and a `{kind}` comes with {sizes} GB; say which with --gpu-memory-gb"
+            "names of MIG profiles have the memory in them, and GPUs of the kind `{kind}` come with {sizes} GB; say which with \
+             --gpu-memory-gb"
         ),
-        Some(gb) => format!("--gpu-memory-gb {gb}: a `{kind}` comes with {sizes} GB"),
+        Some(gb) => format!("--gpu-memory-gb {gb}: GPUs of the kind `{kind}` come with {sizes} GB"),
     }
 }
 

@@ -19,7 +19,7 @@ use std::fmt::Write as _;
 
 use gpumon_core::workload::Workload;
 
-use super::{EmitError, Emission, Emitted, Emitter, Order, Place, Seat, is_mig, numbered, seats};
+use super::{Emission, EmitError, Emitted, Emitter, Order, Place, Seat, is_mig, numbered, seats};
 use crate::plan::{Gpu, Plan};
 
 /// Scripts.
@@ -76,7 +76,8 @@ fn script(index: usize, gpu: &Gpu, plan: &Plan, workload: &Workload) -> Result<E
 fn worker(text: &mut String, seat: &Seat) -> Result<(), EmitError> {
     let (p, argv) = (seat.partition, seat.argv()?);
     if argv[0].contains('=') {
-        let why = "starts a program with `=` in its name, which `env` reads as a variable; start it through a link";
+        let why =
+            "starts a program with `=` in its name, which `env` reads as a variable; start it through a link";
         return Err(EmitError::Program { model: p.model.clone(), why });
     }
     // Writing to a String cannot fail.
