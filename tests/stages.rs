@@ -229,6 +229,66 @@ fn a_plan_and_its_scripts_appear_together_or_not_at_all() {
 }
 
 #[test]
+fn manifests_and_mig_configurations_are_written_beside_the_plan() {
+    let desk = Desk::new();
+    let place = "place -w w.toml --profile mig.csv --base-power base.csv";
+    let (_, said) =
+        desk.works(&format!("{place} -o p.json --emit k8s --image registry.example/w:1 --gpu-memory-gb 80"));
+    assert!(said.contains("GPU 0: label its node gpumon/gpu-0=true"), "{said}");
+    let list: Value = serde_json::from_str(&desk.read("p-k8s/gpu0.json")).unwrap();
+    let container = &list["items"][0]["spec"]["template"]["spec"]["containers"][0];
+    assert_eq!(
+        (&container["command"][0], &container["image"]),
+        (&"serve".into(), &"registry.example/w:1".into())
+    );
+    let (_, said) =
+        desk.works(&format!("{place} -o q.json --emit mig-parted --gpu-memory-gb 80 --emit-to m"));
+    assert!(said.contains("mig-parted cannot say where instances start"), "{said}");
+    assert!(desk.read("m/mig-parted.yaml").contains("- devices: [0]\n      mig-enabled: true\n"));
+
+    desk.works("place --system dedicated -w mps.toml --profile mps.csv --base-power base.csv -o r.json --emit k8s --image w");
+    assert_eq!(desk.files("r-k8s"), ["device-plugin.json", "gpu0.json"]);
+
+    let k8s = format!("{place} -o new.json --emit k8s --gpu-memory-gb 80");
+    desk.fails(&k8s, "`m` has no `image` in the workload");
+    desk.write("image.toml", &format!("{WORKLOAD}image = \"w:2\"\n"));
+    desk.write("name.toml", &format!("{WORKLOAD}image = \"w 2\"\n"));
+    desk.works(&k8s.replace("w.toml", "image.toml").replace("new", "named"));
+    desk.fails(&k8s.replace("w.toml", "name.toml"), "image of `m`");
+    desk.fails(
+        &format!("{place} -o new.json --emit mig-parted"),
+        "40 or 80 GB; say which with --gpu-memory-gb",
+    );
+    desk.fails(&format!("{place} -o new.json --emit sh --image w"), "--image means nothing to --emit sh");
+    desk.fails(&format!("{place} -o new.json --emit mig-parted --image w"), "--image means nothing");
+    desk.fails(&format!("{place} -o new.json --emit sh --gpu-memory-gb 80"), "--gpu-memory-gb means nothing");
+    desk.fails(&format!("{place} -o new.json --emit k8s --image= "), "expected a container image");
+    desk.fails(&format!("{place} -o new.json --emit helm"), "mig-parted");
+    desk.fails(&format!("{place} --emit k8s --image w"), "--emit-to");
+    desk.fails(
+        "place --system dedicated -w mps.toml --profile mps.csv --base-power base.csv -o new.json --emit mig-parted",
+        "`m` on GPU 0 has a share by MPS",
+    );
+    desk.write("norun.toml", &WORKLOAD.replace("run = ", "# run = "));
+    desk.fails(&format!("{k8s} --image w").replace("w.toml", "norun.toml"), "has no `run`");
+
+    // Files of another plan, and files of others.
+    let k8s = format!("{k8s} --image w --emit-to s");
+    fs::create_dir(desk.path("s")).unwrap();
+    desk.write("s/gpu9.json", &desk.read("p-k8s/gpu0.json"));
+    desk.write("s/notes.json", "{}");
+    desk.fails(&k8s, "gpu9.json` is not of this plan");
+    desk.works(&format!("{k8s} --force"));
+    assert_eq!(desk.files("s"), ["gpu0.json", "notes.json"]);
+    desk.write("s/device-plugin.json", "{}");
+    desk.fails(&format!("{k8s} --force"), "gpumon did not write it");
+    fs::remove_file(desk.path("s/device-plugin.json")).unwrap();
+    fs::remove_file(desk.path("s/gpu0.json")).unwrap();
+    fs::create_dir(desk.path("s/gpu0.json")).unwrap();
+    desk.fails(&format!("{k8s} --force"), "is a folder");
+}
+
+#[test]
 fn predictions_say_where_they_are_extrapolated() {
     let desk = Desk::new();
     desk.works("fit mig.csv -o m.json --base-power base.csv --form physical");

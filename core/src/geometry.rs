@@ -4,9 +4,13 @@
 //! fixed run of them; two instances never overlap. Compute slices need not be counted apart: on the
 //! GPUs below the legal starts already keep their sum within seven.
 //!
+//! A profile's name has the memory of the instance in it, so it depends on how much the whole GPU has ([`profile_name`]).
+//!
 //! Source: NVIDIA MIG User Guide, "MIG device partitioning", placements as `nvidia-smi mig -lgipp`
-//! prints them for A100, H100 and H200 (the same table on all three).
-//! Not covered: the profiles with media extensions (`+me`, `.gfx`), which share these placements.
+//! prints them for A100, H100 and H200 (the same table on all three); names from its "Supported MIG Profiles" and from the
+//! configurations that come with NVIDIA's mig-parted.
+//! Not covered: the profiles with media extensions (`+me`, `.gfx`), which share these placements, and those with twice the
+//! memory (`1g.20gb` of an A100 80GB).
 
 /// One MIG instance size: how much it takes and where it may start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +47,28 @@ pub const SEVEN_SLICES: MigGeometry = MigGeometry {
     ],
 };
 
+/// Kinds of GPU, how much memory one can have (GB), and what the names of its profiles say of theirs (GB), in the order
+/// of [`SEVEN_SLICES`].
+const NAMED_MEMORY: &[(&str, u32, [u32; 5])] = &[
+    ("a100", 40, [5, 10, 20, 20, 40]),
+    ("a100", 80, [10, 20, 40, 40, 80]),
+    ("h100", 80, [10, 20, 40, 40, 80]),
+    ("h100", 94, [12, 24, 47, 47, 94]),
+    ("h200", 141, [18, 35, 71, 71, 141]),
+];
+
+/// How much memory a GPU of this kind can have, GB; empty for a kind that is not known.
+pub fn memory_sizes_gb(kind: &str) -> Vec<u32> {
+    NAMED_MEMORY.iter().filter(|(k, ..)| *k == kind).map(|(_, gb, _)| *gb).collect()
+}
+
+/// NVIDIA's name of the profile with this many compute slices on a GPU with this much memory: `3g.71gb`.
+pub fn profile_name(kind: &str, memory_gb: u32, slices: u8) -> Option<String> {
+    let (.., named) = NAMED_MEMORY.iter().find(|(k, gb, _)| (*k, *gb) == (kind, memory_gb))?;
+    let at = SEVEN_SLICES.profiles.iter().position(|p| p.slices == slices)?;
+    Some(format!("{slices}g.{}gb", named[at]))
+}
+
 impl MigGeometry {
     /// The profile with this many compute slices, if the GPU has one.
     pub fn profile(&self, slices: u8) -> Option<&MigProfile> {
@@ -65,6 +91,36 @@ impl MigGeometry {
         order.sort_by_key(|&i| (profiles[i].starts.len(), i));
         let mut starts = vec![0; sizes.len()];
         self.place_rest(&profiles, &order, taken, &mut starts).then_some(starts)
+    }
+
+    /// Every way in which instances of these sizes can stand together: slices and start of each, ascending. Two instances of
+    /// one size are alike.
+    pub fn placements(&self, sizes: &[u8]) -> Vec<Vec<(u8, u8)>> {
+        let mut sizes = sizes.to_vec();
+        sizes.sort_unstable();
+        let mut found = Vec::new();
+        self.place_every(&sizes, &mut Vec::new(), &mut found);
+        found
+    }
+
+    fn place_every(&self, rest: &[u8], placed: &mut Vec<(u8, u8)>, found: &mut Vec<Vec<(u8, u8)>>) {
+        let Some((&slices, rest)) = rest.split_first() else {
+            found.push(placed.clone());
+            return;
+        };
+        let Some(profile) = self.profile(slices) else { return };
+        for &start in profile.starts {
+            let next = (slices, start);
+            // Equal ones in ascending order only, so that each way is found once.
+            if placed.last().is_some_and(|last| *last >= next) {
+                continue;
+            }
+            placed.push(next);
+            if self.is_legal(placed) {
+                self.place_every(rest, placed, found);
+            }
+            placed.pop();
+        }
     }
 
     /// Whether instances of these sizes can stand at these starts together.
@@ -117,6 +173,27 @@ mod tests {
     }
 
     #[test]
+    fn profiles_are_named_as_nvidia_does() {
+        let names = |kind, gb| [1, 2, 3, 4, 7].map(|slices| profile_name(kind, gb, slices).unwrap());
+        assert_eq!(names("a100", 40), ["1g.5gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb"]);
+        assert_eq!(names("h200", 141), ["1g.18gb", "2g.35gb", "3g.71gb", "4g.71gb", "7g.141gb"]);
+        assert_eq!(memory_sizes_gb("h100"), [80, 94]);
+        assert_eq!((profile_name("h100", 80, 5), profile_name("a100", 94, 1)), (None, None));
+        assert_eq!((profile_name("b200", 180, 1), memory_sizes_gb("b200")), (None, vec![]));
+        let known = crate::workload::GPU_KINDS.iter().all(|kind| !memory_sizes_gb(kind).is_empty());
+        assert!(known, "every kind that a workload may name");
+    }
+
+    #[test]
+    fn every_placement_is_found_once() {
+        let count = |sizes: &[u8]| SEVEN_SLICES.placements(sizes).len();
+        assert_eq!(SEVEN_SLICES.placements(&[3, 4]), [[(3, 4), (4, 0)]]);
+        assert_eq!(SEVEN_SLICES.placements(&[2, 2]).len(), 3);
+        assert_eq!((count(&[3]), count(&[1; 7]), count(&[1; 6]), count(&[3, 2, 2])), (2, 1, 7, 1));
+        assert_eq!((count(&[4, 4]), count(&[5]), count(&[])), (0, 0, 1));
+    }
+
+    #[test]
     fn illegal_starts_are_refused() {
         assert!(SEVEN_SLICES.is_legal(&[(4, 0), (3, 4)]));
         assert!(!SEVEN_SLICES.is_legal(&[(3, 1)]));
@@ -140,6 +217,9 @@ mod tests {
         fn a_placement_is_legal_and_none_is_missed(sizes in proptest::collection::vec(1u8..=7, 0..5)) {
             let found = SEVEN_SLICES.place(&sizes);
             prop_assert_eq!(found.is_some(), exists_by_enumeration(&sizes, &mut Vec::new()));
+            let every = SEVEN_SLICES.placements(&sizes);
+            prop_assert_eq!(found.is_some(), !every.is_empty());
+            prop_assert!(every.windows(2).all(|pair| pair[0] < pair[1]), "each once, in order");
             if let Some(starts) = found {
                 let instances: Vec<_> = sizes.iter().copied().zip(starts).collect();
                 prop_assert!(SEVEN_SLICES.is_legal(&instances));

@@ -18,6 +18,7 @@
 //! rate_rps = 1392.0       # items a second
 //! max_load = 1.0          # not scaled above this by a load; left out: scaled by any
 //! run = ["python3", "worker.py", "resnet50"]   # how its worker starts; an argv list, never a shell string
+//! image = "registry.example/worker:1"          # container image that its worker runs in under Kubernetes
 //! ```
 //!
 //! Every error names the key, what it holds, what was expected and what to do.
@@ -112,6 +113,8 @@ pub struct Model {
     pub max_load: Option<f64>,
     /// How its worker starts: program and arguments.
     pub run: Option<Vec<String>>,
+    /// Container image that its worker runs in, where containers are used.
+    pub image: Option<String>,
 }
 
 /// No latency, rate, load or carbon intensity lies outside.
@@ -215,9 +218,20 @@ impl Workload {
                 let key = format!("run of `{}`", model.name);
                 return Err(wrong(&key, &what, "a program and its arguments, or no such line"));
             }
+            if let Some(image) = model.image.as_deref().filter(|image| !is_image(image)) {
+                return Err(wrong(&format!("image of `{}`", model.name), &format!("{image:?}"), IMAGE));
+            }
         }
         Ok(())
     }
+}
+
+/// What an image's name is, in words.
+pub const IMAGE: &str = "a container image such as `registry.example/worker:1`, without spaces";
+
+/// Whether this could be the name of a container image; whether there is one only a registry knows.
+pub fn is_image(text: &str) -> bool {
+    !text.is_empty() && !text.contains(|c: char| c.is_whitespace() || c.is_control())
 }
 
 /// What keeps an argv from being started by a shell's `env`.
@@ -289,6 +303,8 @@ mod tests {
             ("rate_rps = 10.0", "rate_rps = 10.0\nrun = [\"\"]", "without a program's name"),
             ("rate_rps = 10.0", "rate_rps = 10.0\nrun = [\"A=1\", \"x\"]", "with a `=`"),
             ("rate_rps = 10.0", "rate_rps = 10.0\nrun = [\"x\", \"\\u0000\"]", "NUL"),
+            ("rate_rps = 10.0", "rate_rps = 10.0\nimage = \"\"", "image of `m`"),
+            ("rate_rps = 10.0", "rate_rps = 10.0\nimage = \"a b\"", "a container image such as"),
             ("10.0", "1e-308", "1e-9 to 1e12"),
             ("gpu = \"a100\"", "gpu = \"a100\"\narrivals = \"often\"", "unknown variant `often`"),
             ("gpu = \"a100\"", "gpu = \"a100\"\nslo_percentile = 95", "cluster.arrivals beside it"),

@@ -2,14 +2,14 @@
 //!
 //! ```text
 //! workload ─┐
-//! profile  ─┼→ problem → policy → placement → plan → check → plan.json → emit: run scripts
+//! profile  ─┼→ problem → policy → placement → plan → check → plan.json → emit: scripts, manifests
 //! base W   ─┘    │  candidate: what each model can run as       │
 //!                └─ cost: what a GPU costs for an objective ────┘
 //! ```
 //!
 //! [`problem`] says what is asked, [`candidate`] what each model could run as, [`cost`] what a shared GPU costs,
 //! [`policy`] holds one file a system, [`compare`] puts systems side by side, [`plan`] is the file that comes out, [`check`] is the one judge of every plan,
-//! and [`emit`] turns a plan into scripts. [`place`] is the whole way.
+//! and [`emit`] turns a plan into what runs it. [`place`] is the whole way.
 //!
 //! Not done here: fitting. Whoever has models instead of measurements predicts profile rows first.
 

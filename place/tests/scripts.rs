@@ -11,8 +11,8 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use gpumon_core::workload::Workload;
-use gpumon_place::emit::sh::{is_ours, quote, scripts};
-use gpumon_place::emit::{EmitError, Emitted};
+use gpumon_place::emit::sh::{Sh, quote, scripts};
+use gpumon_place::emit::{EmitError, Emitted, Emitter as _};
 use gpumon_place::plan::Plan;
 use gpumon_place::{Ask, Objective, Problem, place};
 use proptest::prelude::*;
@@ -289,11 +289,11 @@ fn scripts_are_known_as_ours_and_say_that_they_are_simulated() {
         plan.simulated = simulated;
         let script = &scripts(&plan, &workload).unwrap()[0];
         accepted(script);
-        assert!(is_ours(script.text.as_bytes()));
+        assert!(Sh.wrote(script.text.as_bytes()));
         assert_eq!(script.text.contains("\n# Simulated: "), simulated, "{}", script.text);
         assert!(!script.text.contains("@SIMULATED@"));
     }
-    assert!(!is_ours(b"#!/bin/sh\nrm -rf mine\n"));
+    assert!(!Sh.wrote(b"#!/bin/sh\nrm -rf mine\n"));
 }
 
 #[test]

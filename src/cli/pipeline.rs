@@ -4,8 +4,11 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args, ValueEnum};
+use gpumon_core::workload::{IMAGE, is_image};
 use gpumon_place::cost::Objective;
+use gpumon_place::emit::EMITTERS;
 use gpumon_profile::design::Design;
 use gpumon_profile::shard::Shard;
 
@@ -246,8 +249,8 @@ pub struct ReportArgs {
     pub json: bool,
 }
 
-/// What is to be served, and what is known of it.
-#[derive(Clone, Debug, Args)]
+/// What plans are made from: arguments of `place`, `tune` and `compare`.
+#[derive(Debug, Args)]
 pub struct SourceArgs {
     /// Workload file
     #[arg(short, long, value_name = "WORKLOAD.toml")]
@@ -265,6 +268,58 @@ pub struct SourceArgs {
     /// Batch sizes to choose from with --models, items
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32", value_name = "LIST", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub batches: Vec<u32>,
+}
+
+impl SourceArgs {
+    /// The files that are read.
+    pub fn files(&self) -> impl Iterator<Item = &PathBuf> {
+        [&self.workload].into_iter().chain(&self.models).chain(&self.profile).chain(&self.base_power)
+    }
+}
+
+/// Where plans go: arguments of `place` and `tune`.
+#[derive(Debug, Args)]
+pub struct PlanArgs {
+    /// Plan to write (JSON); `-` is standard output [default: -]
+    #[arg(short, long, value_name = "PLAN.json")]
+    pub output: Option<PathBuf>,
+    /// Replace what is there; files of another plan in the folder of --emit go
+    #[arg(long)]
+    pub force: bool,
+    /// Also write what runs the plan
+    #[arg(long, value_name = "WHAT", value_parser = emit_kinds())]
+    pub emit: Option<String>,
+    /// Folder for what --emit writes [default: the plan's name with -WHAT in place of .json]
+    #[arg(long, value_name = "FOLDER", requires = "emit")]
+    pub emit_to: Option<PathBuf>,
+    /// With --emit k8s: container image of models that have no `image` in the workload
+    #[arg(long, value_name = "IMAGE", requires = "emit", value_parser = image)]
+    pub image: Option<String>,
+    /// With --emit k8s or mig-parted: memory of a GPU, GB, which names of MIG profiles have in them (40 or 80 of an A100,
+    /// 80 or 94 of an H100) [default: 141 of an H200]
+    #[arg(long, value_name = "GB", requires = "emit", allow_negative_numbers = true)]
+    pub gpu_memory_gb: Option<u32>,
+}
+
+fn emit_kinds() -> PossibleValuesParser {
+    PossibleValuesParser::new(EMITTERS.iter().map(|e| PossibleValue::new(e.name()).help(e.about())))
+}
+
+fn image(text: &str) -> Result<String, String> {
+    if is_image(text) { Ok(text.into()) } else { Err(format!("expected {IMAGE}")) }
+}
+
+/// Arguments of `place`.
+#[derive(Debug, Args)]
+pub struct PlaceArgs {
+    /// Placement system
+    #[arg(long, default_value = "enertune", value_name = "S")]
+    pub system: String,
+    /// `power`, `energy`, `carbon` (as published), `average-power`, `energy-per-request`, `carbon-per-request`
+    #[arg(long, default_value = "energy-per-request", value_name = "OBJECTIVE")]
+    pub objective: Objective,
+    #[command(flatten)]
+    pub source: SourceArgs,
     /// At most this many GPUs [default: the workload's, or as many as it takes]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     pub gpus: Option<u32>,
@@ -287,28 +342,21 @@ pub struct PlaceArgs {
     /// Longest search of the systems that could go on; the plan says whether it is proven to be the cheapest
     #[arg(long, default_value = "10s", value_name = "TIME", value_parser = parse::length)]
     pub time_limit: Duration,
-    /// Plan to write (JSON); `-` is standard output [default: -]
-    #[arg(short, long, value_name = "PLAN.json")]
-    pub output: Option<PathBuf>,
-    /// Replace what is there; scripts of another plan in the folder of --emit go
-    #[arg(long)]
-    pub force: bool,
+    #[command(flatten)]
+    pub plan: PlanArgs,
     /// The plan on standard output beside the file of -o
     #[arg(long)]
     pub json: bool,
-    /// Also write what runs the plan
-    #[arg(long, value_enum, value_name = "WHAT")]
-    pub emit: Option<EmitKind>,
-    /// Folder for what --emit writes [default: the plan's name with -sh in place of .json]
-    #[arg(long, value_name = "FOLDER", requires = "emit")]
-    pub emit_to: Option<PathBuf>,
 }
 
 /// Arguments of `compare`.
 #[derive(Debug, Args)]
 pub struct CompareArgs {
     #[command(flatten)]
-    pub sources: SourceArgs,
+    pub source: SourceArgs,
+    /// At most this many GPUs [default: the workload's, or as many as it takes]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
+    pub gpus: Option<u32>,
     /// Systems to compare [default: all]
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub systems: Vec<String>,
@@ -342,13 +390,6 @@ pub struct CompareArgs {
     /// The comparison as one JSON document on standard output instead of the table
     #[arg(long)]
     pub json: bool,
-}
-
-/// What `place --emit` writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum EmitKind {
-    /// A shell script a GPU: sets clock and partitions, starts the workers, undoes all of it at the end
-    Sh,
 }
 
 /// Arguments of the worker of a native net.

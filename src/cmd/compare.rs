@@ -14,7 +14,7 @@ use gpumon_place::cost::{OBJECTIVES, Objective};
 use gpumon_place::policy::{POLICIES, Policy, policy};
 use gpumon_place::problem::Ask;
 
-use super::sources::{self, Sources};
+use super::plans::{Source, check_load, input};
 use super::{DONE, INTERRUPTED, inputs};
 use crate::cli::pipeline::CompareArgs;
 use crate::export::file::is_stdout;
@@ -29,24 +29,26 @@ pub fn run(args: &CompareArgs) -> Result<u8> {
         bail!("only one of -o -, --html - and --json can have standard output");
     }
     let questions = questions(args)?;
-    let read = || sources::paths(&args.sources);
+    let read = || args.source.files().map(PathBuf::as_path);
     let single = || [&args.output, &args.html].into_iter().flatten().map(PathBuf::as_path);
     inputs::distinct(read(), single())?;
-    let sources = Sources::read(&args.sources)?;
-    let ask = Ask { time_limit: args.time_limit, ..sources.ask(Objective::default()) };
+    let source = Source::read(&args.source)?;
+    let Source { workload, rows, base } = &source;
+    let (gpus, time_limit) = (args.gpus, args.time_limit);
+    let ask = Ask { gpus, time_limit, ..Ask::new(workload, rows, base, Objective::default()) };
+    let hashes = args.source.files().map(input).collect::<Result<Vec<_>>>()?;
     let stop = signals::stop_flag()?;
     let answers = answers(&ask, &questions, || stop.load(Ordering::SeqCst));
     let Some(mut answers) = answers else { return Ok(INTERRUPTED) };
     for plan in answers.iter_mut().flat_map(|a| &mut a.plan) {
-        plan.inputs.clone_from(&sources.inputs);
+        plan.inputs.clone_from(&hashes);
     }
     let Some(plan) = answers.iter().find_map(|a| a.plan.as_ref().ok()) else {
         let reason = answers.iter().find_map(|a| a.plan.as_ref().err()).map_or("", String::as_str);
         return Err(anyhow!("{reason}")).context("no system has a plan");
     };
 
-    let comparison =
-        Comparison::new(plan, args.sources.gpus.or(sources.workload.cluster.gpus), cases(&answers));
+    let comparison = Comparison::new(plan, gpus.or(workload.cluster.gpus), cases(&answers));
     let json = serde_json::to_string_pretty(&comparison)? + "\n";
     let html = args.html.as_ref().map(|_| page::html(&comparison, &answers)).transpose()?;
     let plans =
@@ -93,7 +95,7 @@ fn questions(args: &CompareArgs) -> Result<Questions> {
     }
     let mut loads = Vec::new();
     for &load in &args.loads {
-        sources::load_in_range(load, "--loads")?;
+        check_load("--loads", load)?;
         if !loads.contains(&load) {
             loads.push(load);
         }

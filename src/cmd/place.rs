@@ -1,144 +1,47 @@
 //! `gpumon place`: one plan for a workload, from profiles or from fitted models.
 //!
-//! Rule: everything is planned, checked and written beside its place before the plan and its scripts appear, so that an
+//! Rule: everything is planned, checked and written beside its place before the plan and its files appear, so that an
 //! error leaves all as it was.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
-use gpumon_place::emit::{Emitted, sh};
+use anyhow::{Result, bail};
 use gpumon_place::plan::Plan;
 use gpumon_place::policy;
 use gpumon_place::problem::{Ask, Problem};
 
-use super::sources::{self, Sources};
-use super::{DONE, inputs};
-use crate::cli::pipeline::{EmitKind, PlaceArgs};
+use super::DONE;
+use super::plans::{Outputs, Source, check_load, input};
+use crate::cli::pipeline::PlaceArgs;
 use crate::export::file::is_stdout;
 use crate::output::note;
 
-/// Places, writes the plan and, if asked, its scripts.
+/// Places, writes the plan and, if asked, what runs it.
 pub fn run(args: &PlaceArgs) -> Result<u8> {
     let stdout = Path::new("-");
-    let output = args.output.as_deref().unwrap_or(stdout);
-    if args.json && args.output.as_deref().is_some_and(is_stdout) {
+    let output = args.plan.output.as_deref().unwrap_or(stdout);
+    if args.json && args.plan.output.as_deref().is_some_and(is_stdout) {
         bail!("-o - and --json both write the plan to standard output; leave one out");
     }
-    let scripts_to = args.emit.map(|EmitKind::Sh| scripts_folder(args, output)).transpose()?;
-    sources::load_in_range(args.load, "--load")?;
-    let read = || sources::paths(&args.sources);
-    inputs::distinct(read(), [output])?;
-    let sources = Sources::read(&args.sources)?;
-    let plan = plan(args, &sources)?;
-    let scripts = match &scripts_to {
-        Some(folder) => Scripts::prepare(folder, sh::scripts(&plan, &sources.workload)?, args.force)?,
-        None => Scripts::default(),
-    };
-    let written = [output].into_iter().chain(scripts.files.iter().map(|(path, _)| path.as_path()));
-    inputs::distinct(read(), written)?;
-
-    let json = plan.to_json()?;
-    let mut files = vec![(output, json.as_str())];
-    if args.json && !is_stdout(output) {
-        files.insert(0, (stdout, json.as_str()));
-    }
-    files.extend(scripts.files.iter().map(|(path, text)| (path.as_path(), text.as_str())));
-    let made = scripts_to.as_deref().map(make_folder).transpose()?.unwrap_or_default();
-    if let Err(error) = inputs::write_all(&files, args.force) {
-        for folder in made {
-            // Only an empty one goes, and the error above is the one to tell.
-            let _ = fs::remove_dir(folder);
-        }
-        return Err(error);
-    }
-    for path in &scripts.stale {
-        fs::remove_file(path)
-            .with_context(|| format!("cannot remove `{}` of another plan", path.display()))?;
-    }
+    let read: Vec<&Path> = args.source.files().map(PathBuf::as_path).collect();
+    let outputs = Outputs::new(&args.plan, Some(output), &read)?;
+    check_load("--load", args.load)?;
+    let source = Source::read(&args.source)?;
+    let plan = plan(args, &source)?;
+    let again = if args.json && !is_stdout(output) { Some(plan.to_json()?) } else { None };
+    outputs.write(&plan, &source.workload, &read, again.as_deref())?;
     note(summary(&plan));
     Ok(DONE)
 }
 
-fn plan(args: &PlaceArgs, sources: &Sources) -> Result<Plan> {
+fn plan(args: &PlaceArgs, source: &Source) -> Result<Plan> {
+    let Source { workload, rows, base } = source;
     let system = policy::policy(&args.system)?;
-    let (load, split, time_limit) = (args.load, system.splits(), args.time_limit);
-    let ask = Ask { load, split, time_limit, ..sources.ask(args.objective) };
+    let (gpus, load, split, time_limit) = (args.gpus, args.load, system.splits(), args.time_limit);
+    let ask = Ask { gpus, load, split, time_limit, ..Ask::new(workload, rows, base, args.objective) };
     let mut plan = policy::solve(&Problem::new(&ask)?, system)?;
-    plan.inputs.clone_from(&sources.inputs);
+    plan.inputs = args.source.files().map(input).collect::<Result<_>>()?;
     Ok(plan)
-}
-
-/// The scripts of a plan, and those of another one in the same folder.
-#[derive(Default)]
-struct Scripts {
-    files: Vec<(PathBuf, String)>,
-    stale: Vec<PathBuf>,
-}
-
-impl Scripts {
-    /// Whatever is in the way is an error, unless `force` is given and gpumon wrote it.
-    fn prepare(folder: &Path, scripts: Vec<Emitted>, force: bool) -> Result<Self> {
-        let is_new = |name: &str| scripts.iter().any(|script| script.name == name);
-        let entries = match fs::read_dir(folder) {
-            Ok(entries) => entries.collect::<std::io::Result<Vec<_>>>(),
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
-            Err(e) => Err(e),
-        };
-        let entries = entries.with_context(|| format!("cannot use the folder `{}`", folder.display()))?;
-        let mut stale = Vec::new();
-        for path in entries.into_iter().map(|entry| entry.path()) {
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            if !is_script(&name) || is_new(&name) {
-                continue;
-            }
-            let ours = fs::read(&path).is_ok_and(|text| sh::is_ours(&text));
-            if !(ours && force) {
-                bail!(
-                    "`{}` is not of this plan, and who runs the folder's scripts would run it too; {}",
-                    path.display(),
-                    if ours {
-                        "--force removes it, or name another folder with --emit-to"
-                    } else {
-                        "gpumon did not write it, so move it, or name another folder with --emit-to"
-                    }
-                );
-            }
-            stale.push(path);
-        }
-        stale.sort();
-        let files = scripts.into_iter().map(|script| (folder.join(script.name), script.text)).collect();
-        Ok(Self { files, stale })
-    }
-}
-
-/// Whether a name is one that a plan's script could have.
-fn is_script(name: &str) -> bool {
-    let number = name.strip_prefix("gpu").and_then(|rest| rest.strip_suffix(".sh"));
-    number.is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
-}
-
-/// Makes a folder and those above it; gives those that were not there, the innermost first.
-fn make_folder(folder: &Path) -> Result<Vec<PathBuf>> {
-    let missing = folder.ancestors().take_while(|f| !f.as_os_str().is_empty() && !f.exists());
-    let missing: Vec<PathBuf> = missing.map(Path::to_owned).collect();
-    fs::create_dir_all(folder).with_context(|| format!("cannot make the folder `{}`", folder.display()))?;
-    Ok(missing)
-}
-
-/// Where the scripts go: beside the plan, unless another folder is named.
-fn scripts_folder(args: &PlaceArgs, output: &Path) -> Result<PathBuf> {
-    match (&args.emit_to, output.file_stem()) {
-        (Some(folder), _) => Ok(folder.clone()),
-        (None, Some(stem)) if !is_stdout(output) => {
-            let mut name = stem.to_owned();
-            name.push("-sh");
-            Ok(output.with_file_name(name))
-        }
-        _ => bail!(
-            "--emit sh: the plan goes to standard output, so name a folder for the scripts with --emit-to"
-        ),
-    }
 }
 
 fn summary(plan: &Plan) -> String {

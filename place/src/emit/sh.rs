@@ -19,17 +19,37 @@ use std::fmt::Write as _;
 
 use gpumon_core::workload::Workload;
 
-use super::{EmitError, Emitted};
-use crate::plan::{Gpu, Partition, Plan};
+use super::{Emission, EmitError, Emitted, Emitter, Order, Place, Seat, is_mig, numbered, seats};
+use crate::plan::{Gpu, Plan};
+
+/// Scripts.
+pub struct Sh;
+
+impl Emitter for Sh {
+    fn name(&self) -> &'static str {
+        "sh"
+    }
+
+    fn about(&self) -> &'static str {
+        "A shell script a GPU: sets clock and partitions, starts the workers, undoes all of it at the end"
+    }
+
+    fn emit(&self, order: &Order) -> Result<Emission, EmitError> {
+        Ok(Emission { files: scripts(order.plan, order.workload)?, notes: Vec::new() })
+    }
+
+    fn could_be(&self, name: &str) -> bool {
+        numbered(name, "gpu", ".sh")
+    }
+
+    fn wrote(&self, text: &[u8]) -> bool {
+        text.starts_with(b"#!/bin/sh\n# Written by gpumon from a plan.")
+    }
+}
 
 /// A script for each GPU of the plan, `gpu0.sh` and on.
 pub fn scripts(plan: &Plan, workload: &Workload) -> Result<Vec<Emitted>, EmitError> {
     plan.gpus.iter().enumerate().map(|(index, gpu)| script(index, gpu, plan, workload)).collect()
-}
-
-/// Whether a text is a script that [`scripts`] made.
-pub fn is_ours(text: &[u8]) -> bool {
-    text.starts_with(b"#!/bin/sh\n# Written by gpumon from a plan.")
 }
 
 /// A shell word that stands for exactly this text. NUL bytes, which no argument can hold, are dropped.
@@ -38,59 +58,41 @@ pub fn quote(text: &str) -> String {
 }
 
 fn script(index: usize, gpu: &Gpu, plan: &Plan, workload: &Workload) -> Result<Emitted, EmitError> {
-    let mig = gpu.partitions.iter().all(|p| p.slices.is_some());
     let simulated =
         if plan.simulated { "# Simulated: the plan's figures come from simulated GPUs.\n" } else { "" };
     let mut text = HEAD
         .replace("@SIMULATED@\n", simulated)
         .replace("@INDEX@", &index.to_string())
         .replace("@MHZ@", &gpu.frequency_mhz.to_string());
-    text += if mig { MIG } else { MPS };
+    text += if is_mig(gpu) { MIG } else { MPS };
     text += "\n# Workers\n";
-    for partition in &gpu.partitions {
-        worker(&mut text, partition, mig, workload)?;
+    for seat in seats(gpu, workload)? {
+        worker(&mut text, &seat)?;
     }
     text += TAIL;
     Ok(Emitted { name: format!("gpu{index}.sh"), text })
 }
 
-fn worker(text: &mut String, p: &Partition, mig: bool, workload: &Workload) -> Result<(), EmitError> {
-    let model = workload.models.iter().find(|m| m.name == p.model);
-    let model = model.ok_or_else(|| EmitError::UnknownModel(p.model.clone()))?;
-    let run = model.run.as_deref().filter(|r| !r.is_empty());
-    let argv = run.ok_or_else(|| EmitError::NoRun(p.model.clone()))?;
-    check_argv(&p.model, argv)?;
+fn worker(text: &mut String, seat: &Seat) -> Result<(), EmitError> {
+    let (p, argv) = (seat.partition, seat.argv()?);
+    if argv[0].contains('=') {
+        let why =
+            "starts a program with `=` in its name, which `env` reads as a variable; start it through a link";
+        return Err(EmitError::Program { model: p.model.clone(), why });
+    }
     // Writing to a String cannot fail.
-    let _ = match (p.slices, p.start_slot, p.share_pct) {
-        (Some(slices), Some(start), None) if mig => {
+    let _ = match seat.place {
+        Place::Instance { slices, start } => {
             let id = profile_id(slices).ok_or_else(|| EmitError::NoPlace(p.model.clone()))?;
             let mps = if p.processes > 1 { "\nshare_by_mps" } else { "" };
             writeln!(text, "\ninstance {id} {start}   # {slices} of 7 slices{mps}")
         }
-        (None, None, Some(pct)) if !mig => writeln!(text, "\nshare={pct:.4}"),
-        _ => return Err(EmitError::NoPlace(p.model.clone())),
+        Place::Share(pct) => writeln!(text, "\nshare={pct:.4}"),
     };
     let words: Vec<String> = argv.iter().map(|a| quote(a)).collect();
-    let start =
-        format!("start {} {} {}", quote(&p.model), p.batch, p.rate_rps / f64::from(p.processes.max(1)));
+    let start = format!("start {} {} {}", quote(&p.model), p.batch, seat.rate_rps());
     for _ in 0..p.processes {
         let _ = writeln!(text, "{start} \\\n  {}", words.join(" "));
-    }
-    Ok(())
-}
-
-fn check_argv(model: &str, argv: &[String]) -> Result<(), EmitError> {
-    let wrong = |why| Err(EmitError::Program { model: model.into(), why });
-    if argv.iter().any(|a| a.contains('\0')) || model.contains('\0') {
-        return wrong("holds a NUL byte, which no argument can");
-    }
-    if argv[0].contains('=') {
-        return wrong(
-            "starts a program with `=` in its name, which `env` reads as a variable; start it through a link",
-        );
-    }
-    if argv[0].is_empty() {
-        return wrong("starts a program without a name");
     }
     Ok(())
 }

@@ -201,10 +201,10 @@ fn fronts(problem: &Problem, model: usize, waits: bool) -> Vec<Vec<Front>> {
     let feasible = || demand.feasible.iter().map(|&i| (i as u32, &demand.candidates[i]));
     let only_whole = feasible().all(|(_, c)| c.share.slices() == Some(whole));
     // Dynamic power at the lowest and at the highest clock of each batch and size; of equal clocks the first and the last.
-    let mut spans: HashMap<(u32, Option<u8>), ((u32, f64), (u32, f64))> = HashMap::new();
+    let mut spans: HashMap<(u32, Option<u8>), [(u32, f64); 2]> = HashMap::new();
     for c in &demand.candidates {
         let here = (c.frequency_mhz, c.dynamic_w);
-        let (lowest, highest) = spans.entry((c.batch, c.share.slices())).or_insert((here, here));
+        let [lowest, highest] = spans.entry((c.batch, c.share.slices())).or_insert([here; 2]);
         if here.0 < lowest.0 {
             *lowest = here;
         }
@@ -221,7 +221,7 @@ fn fronts(problem: &Problem, model: usize, waits: bool) -> Vec<Vec<Front>> {
         if slices == whole && !only_whole {
             continue;
         }
-        let (lowest, highest) = spans[&(c.batch, Some(slices))];
+        let [lowest, highest] = spans[&(c.batch, Some(slices))];
         fronts[clock][size].push(Item {
             model,
             candidate,
