@@ -33,4 +33,16 @@ pub enum EmitError {
     /// A partition lacks its place.
     #[error("`{0}` has neither slices with a start_slot nor a share_pct; check the plan first")]
     NoPlace(String),
+    /// Models take turns, and nothing starts their batches.
+    #[error(
+        "GPU {gpu} runs `{model}` in turns with others in one partition, and run scripts start workers that know nothing of each \
+         other's batches; run this plan with a dispatcher that keeps its `turn`, or make one without turns (more GPUs, or \
+         another system)"
+    )]
+    Turns {
+        /// Number of the GPU in the plan.
+        gpu: usize,
+        /// The first such model.
+        model: String,
+    },
 }
