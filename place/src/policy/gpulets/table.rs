@@ -227,3 +227,119 @@ pub fn share_bytes(problem: &Problem, share: Share) -> f64 {
 fn fits_alone(problem: &Problem, candidate: &Candidate) -> bool {
     candidate.uses.mem_bytes.is_none_or(|bytes| bytes <= share_bytes(problem, candidate.share))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::BasePower;
+    use crate::problem::Ask;
+    use gpumon_core::profile::ProfileRow;
+    use gpumon_core::workload::Workload;
+
+    /// Shares (%), batches and times of a batch, ms.
+    fn table(slo_ms: f64, rows: &[(f64, i32, f64)]) -> Option<Table> {
+        let text = format!(
+            "[cluster]\ngpu = \"a100\"\nsharing = \"mps\"\n[[model]]\nname = \"m\"\nlatency_slo_ms = {slo_ms:?}\nrate_rps = 1.0\n"
+        );
+        let row = |&(pct, batch, latency_ms): &(f64, i32, f64)| ProfileRow {
+            latency: Some(latency_ms),
+            throughput: Some(f64::from(batch) * 1e3 / latency_ms),
+            dynamic_power_draw: Some(1.0),
+            ..ProfileRow::new("m", batch, pct / 100.0, 600)
+        };
+        let rows: Vec<_> = rows.iter().map(row).collect();
+        let base = BasePower::parse("frequency_mhz,static_w,fan_w,idle_w\n600,1,2,3\n").unwrap();
+        let ask = Workload::parse(&text).unwrap();
+        let ask = Ask { split: true, ..Ask::new(&ask, &rows, &base, crate::Objective::Power) };
+        Table::new(&Problem::new(&ask).unwrap(), 0, 600)
+    }
+
+    #[test]
+    fn half_the_slo_is_for_collecting() {
+        let table = table(40.0, &[(50.0, 1, 10.0), (50.0, 2, 15.0), (50.0, 4, 25.0)]).unwrap();
+        let run = table.saturated(0, alone).unwrap();
+        assert_eq!((run.row.candidate.batch, run.duty_ms, run.occupancy()), (2, 15.0, 1.0));
+        assert!((run.rate_rps - 2e3 / 15.0).abs() < 1e-9);
+        // Twice as slow beside a neighbour, a batch of 1 is left; more, and nothing is.
+        let slower = |by: f64| table.saturated(0, |row| Some(row.time_ms * by));
+        assert_eq!(slower(2.0).map(|run| (run.row.candidate.batch, run.rate_rps)), Some((1, 50.0)));
+        assert_eq!(slower(2.1), None);
+    }
+
+    #[test]
+    fn residues_collect_full_batches_or_go_on_a_timeout() {
+        let table = table(40.0, &[(50.0, 2, 10.0), (50.0, 4, 15.0), (50.0, 8, 19.0)]).unwrap();
+        let at = |rate_rps: f64| {
+            let run = table.residue(0, rate_rps, alone)?;
+            Some((run.row.candidate.batch, run.duty_ms, run.occupancy()))
+        };
+        // 4 in 20 ms and 15 more; 8 would take 40 + 19.
+        assert_eq!(at(200.0), Some((4, 20.0, 0.75)));
+        assert_eq!(at(100.0), Some((2, 20.0, 0.5)));
+        // 2 come in 40 ms only: what has come after 30 goes.
+        assert_eq!(at(50.0), Some((2, 30.0, 1.0 / 3.0)));
+        // 8 in 19.5 ms; 400 a second is above what 4 in 15 ms serve.
+        assert_eq!(at(410.0).map(|r| r.0), Some(8));
+        assert_eq!(at(500.0), None);
+        let few = super::tests::table(40.0, &[(50.0, 1, 10.0), (50.0, 8, 19.0)]).unwrap();
+        let run = few.residue(0, 200.0, alone).unwrap();
+        assert_eq!(
+            (run.row.candidate.batch, run.duty_ms),
+            (8, 21.0),
+            "8 come in 40 ms, a batch of 1 is too slow"
+        );
+    }
+
+    #[test]
+    fn the_efficient_size_is_above_the_steepest_gain() {
+        // One batch: 100, 150, 154, 300 and 310 a second.
+        let sizes = |list: &[(f64, f64)]| {
+            let rows: Vec<_> = list.iter().map(|&(pct, rps)| (pct, 1, 1e3 / rps)).collect();
+            table(40.0, &rows).map(|t| t.sizes[t.efficient].pct)
+        };
+        assert_eq!(
+            sizes(&[(20.0, 100.0), (40.0, 150.0), (60.0, 154.0), (80.0, 300.0), (100.0, 310.0)]),
+            Some(80.0)
+        );
+        assert_eq!(sizes(&[(20.0, 100.0), (40.0, 104.0), (100.0, 108.0)]), Some(20.0), "no gain of 5 %");
+        assert_eq!(sizes(&[(80.0, 100.0), (100.0, 150.0)]), Some(100.0), "the last step counts");
+        assert_eq!(sizes(&[(20.0, 40.0), (50.0, 60.0)]), Some(50.0), "25 ms are more than half of 40");
+        assert_eq!(sizes(&[(20.0, 40.0)]), None);
+    }
+
+    #[test]
+    fn the_required_size_serves_with_the_efficient_sizes_batch() {
+        let rows = [(20.0, 2, 19.0), (40.0, 2, 14.0), (40.0, 4, 19.0), (80.0, 2, 6.0), (80.0, 4, 9.0)];
+        let table = table(40.0, &rows).unwrap();
+        assert_eq!(table.sizes[table.efficient].pct, 80.0);
+        let pct = |rate_rps: f64| table.sizes[table.required(rate_rps)].pct;
+        // 4 in 20 ms: 40 % takes 19 ms. At 210 a second a batch takes longer than 4 take to come.
+        assert_eq!((pct(200.0), pct(215.0)), (40.0, 80.0));
+        // 2 in 20 ms: 20 % takes 19 ms.
+        assert_eq!(pct(100.0), 20.0);
+    }
+
+    #[test]
+    fn rows_that_do_not_fit_in_memory_are_left_out() {
+        let of_mig = |slices: u8, gb: f64| {
+            let uses = crate::candidate::Uses { mem_bytes: Some(gb * 1e9), occupancy: None };
+            let share = Share::Slices(slices);
+            Candidate { share, uses, ..table(40.0, &[(50.0, 1, 10.0)]).unwrap().sizes[0].rows[0].candidate }
+        };
+        let text =
+            "[cluster]\ngpu = \"a100\"\n[[model]]\nname = \"m\"\nlatency_slo_ms = 40.0\nrate_rps = 1.0\n";
+        let row = ProfileRow {
+            mig_slices: Some(1),
+            latency: Some(10.0),
+            throughput: Some(100.0),
+            dynamic_power_draw: Some(1.0),
+            ..ProfileRow::new("m", 1, 1.0 / 7.0, 600)
+        };
+        let (workload, rows) = (Workload::parse(text).unwrap(), [row]);
+        let base = BasePower::parse("frequency_mhz,static_w,fan_w,idle_w\n600,1,2,3\n").unwrap();
+        let problem = Problem::new(&Ask::new(&workload, &rows, &base, crate::Objective::Power)).unwrap();
+        // An eighth of 80 GB, and half of it.
+        assert!(fits_alone(&problem, &of_mig(1, 10.0)) && !fits_alone(&problem, &of_mig(1, 10.1)));
+        assert!(fits_alone(&problem, &of_mig(3, 40.0)) && !fits_alone(&problem, &of_mig(3, 40.1)));
+    }
+}
