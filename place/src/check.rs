@@ -5,6 +5,9 @@
 //! - Clocks are clocks of the problem; no more GPUs than there are; no GPU without work.
 //! - MIG: instance sizes exist, stand at legal starts and do not overlap. MPS: percents sum to at most 100. A GPU
 //!   is shared in one way.
+//! - Partitions with the same `turn` are one share: same size, start and round, one process each. Their batches take no
+//!   longer than the round together, and of each model round + batch time is within the SLO, and a batch a round keeps up with
+//!   its rate. That share counts once.
 //! - Each partition is a configuration of the profile, with the profile's latency, throughput and dynamic power;
 //!   it answers within its model's SLO, waiting included where requests wait, and keeps up with the rate that is sent to it.
 //! - Each model is served exactly once: the rates of its partitions sum to its rate. (Systems that split a model
@@ -21,8 +24,9 @@ use std::fmt;
 use gpumon_core::workload::Sharing;
 
 use crate::candidate::{Candidate, Share, Uses};
-use crate::plan::{Gpu, Partition, Plan};
+use crate::plan::{Gpu, Partition, Plan, loads};
 use crate::problem::{Demand, Problem};
+use crate::turn::{Turn, shares};
 
 /// Relative difference that rounding in a file may make.
 const ROUNDING: f64 = 1e-6;
@@ -81,7 +85,13 @@ fn check_gpu(problem: &Problem, demands: &Demands, gpu: &Gpu) -> Vec<String> {
     for partition in &gpu.partitions {
         check_partition(problem, demands, mhz, partition, &mut found);
     }
-    let loads: Vec<_> = gpu.partitions.iter().map(Partition::load).collect();
+    for share in shares(gpu.partitions.iter().map(|p| p.turn)) {
+        let members: Vec<&Partition> = share.iter().map(|&at| &gpu.partitions[at]).collect();
+        if let Some(turn) = members[0].turn {
+            check_turn(demands, turn, &members, &mut found);
+        }
+    }
+    let loads = loads(&gpu.partitions);
     let power_w = gpu.base_w + loads.iter().map(|l| l.dynamic_w).sum::<f64>();
     if !near(power_w, gpu.power_w) {
         found.push(format!("power_w is {} W, but base and dynamic powers sum to {power_w} W", gpu.power_w));
@@ -95,9 +105,11 @@ fn check_gpu(problem: &Problem, demands: &Demands, gpu: &Gpu) -> Vec<String> {
 
 fn check_slices(problem: &Problem, gpu: &Gpu, found: &mut Vec<String>) {
     let mut instances = Vec::new();
-    for p in &gpu.partitions {
+    let firsts: Vec<usize> = shares(gpu.partitions.iter().map(|p| p.turn)).iter().map(|s| s[0]).collect();
+    for (at, p) in gpu.partitions.iter().enumerate() {
         match (p.slices, p.start_slot) {
-            (Some(slices), Some(start)) => instances.push((slices, start)),
+            (Some(slices), Some(start)) if firsts.contains(&at) => instances.push((slices, start)),
+            (Some(_), Some(_)) => {}
             (Some(_), None) => found.push(format!("`{}` has no start_slot", p.model)),
             (None, _) => found.push(format!("`{}` has no slices, but GPUs are shared by MIG", p.model)),
         }
@@ -124,9 +136,49 @@ fn check_percents(gpu: &Gpu, found: &mut Vec<String>) {
             ));
         }
     }
-    let sum: f64 = gpu.partitions.iter().filter_map(|p| p.share_pct).sum();
+    let shares = shares(gpu.partitions.iter().map(|p| p.turn));
+    let sum: f64 = shares.iter().filter_map(|share| gpu.partitions[share[0]].share_pct).sum();
     if sum > 100.0 * (1.0 + ROUNDING) {
         found.push(format!("shares sum to {sum} %"));
+    }
+}
+
+fn check_turn(demands: &Demands, turn: Turn, members: &[&Partition], found: &mut Vec<String>) {
+    let names: Vec<_> = members.iter().map(|p| format!("`{}`", p.model)).collect();
+    let names = names.join(", ");
+    let place = |p: &Partition| (p.slices, p.share_pct.map(f64::to_bits), p.start_slot);
+    if members.iter().any(|p| place(p) != place(members[0])) {
+        found.push(format!("{names} take turns in one partition, but differ in its size or start_slot"));
+    }
+    let round_ms = turn.round_ms;
+    if !(round_ms.is_finite() && round_ms > 0.0) || members.iter().any(|p| p.turn != Some(turn)) {
+        found.push(format!("{names} take turns, but their round_ms is not one time above 0"));
+        return;
+    }
+    let sum_ms: f64 = members.iter().map(|p| p.latency_ms).sum();
+    if sum_ms.is_nan() || sum_ms > round_ms * (1.0 + ROUNDING) {
+        found.push(format!("{names} take {sum_ms} ms in turns, above their round of {round_ms} ms"));
+    }
+    for p in members {
+        let name = &p.model;
+        if p.processes != 1 {
+            found.push(format!("`{name}` takes turns with {} processes; one is expected", p.processes));
+        }
+        let demand = demands.get(name.as_str());
+        let waits_ms = round_ms + p.latency_ms;
+        if let Some(slo_ms) = demand.map(|d| d.latency_slo_ms).filter(|slo| waits_ms > slo * (1.0 + ROUNDING))
+        {
+            found.push(format!(
+                "`{name}`: a round and its batch take {waits_ms} ms, above its SLO of {slo_ms} ms"
+            ));
+        }
+        let served_rps = 1e3 * f64::from(p.batch) / round_ms;
+        if served_rps < p.rate_rps * (1.0 - ROUNDING) {
+            found.push(format!(
+                "`{name}`: a batch of {} each {round_ms} ms is below its rate of {} items/s",
+                p.batch, p.rate_rps
+            ));
+        }
     }
 }
 
@@ -165,9 +217,9 @@ fn check_partition(problem: &Problem, demands: &Demands, mhz: u32, p: &Partition
         None => found.push(format!("`{name}`: {wanted} is not in the profile")),
         Some(c) => {
             if let Some(queueing) = problem.queueing
-                && !queueing.meets(c, demand.latency_slo_ms, p.rate_rps)
+                && !queueing.meets_in_turn(c, demand.latency_slo_ms, p.rate_rps, p.turn)
             {
-                let request_ms = queueing.request_ms(c, p.rate_rps);
+                let request_ms = queueing.request_in_turn_ms(c, p.rate_rps, p.turn);
                 let told = request_ms.map_or("without end".into(), |ms| format!("{ms:.4} ms"));
                 found.push(format!(
                     "`{name}`: {} % of requests take {told}, waiting included, above its SLO of {} ms",

@@ -23,6 +23,8 @@ pub mod plan;
 pub mod policy;
 pub mod problem;
 pub mod queue;
+pub mod slowdown;
+pub mod turn;
 
 pub use cost::Objective;
 pub use plan::Plan;

@@ -3,6 +3,7 @@
 //! Rule: one JSON document; keys carry their units; [`SCHEMA`] counts changes that older readers cannot read, and a
 //! newer plan is refused. The inputs are named with their SHA-256, so a plan says what it was made from.
 //! Cases: MIG partitions have `slices` and `start_slot`, MPS partitions `share_pct`; what does not apply is left out.
+//! Partitions with the same number in `turn` are one share that their models use in turns ([`crate::turn`]).
 //!
 //! Totals: `power_w` is Σ over GPUs of base + Σ dynamic (EnerTune, SOSP'26); `average_power_w` weighs each model's
 //! dynamic power with rate / throughput; `energy_per_request_j` is that over the rate of all models;
@@ -16,6 +17,7 @@ use sha2::{Digest, Sha256};
 use crate::candidate::{Candidate, Share};
 use crate::cost::{Load, average_w};
 use crate::problem::Problem;
+use crate::turn::{self, Turn};
 
 /// Version of the plan file's shape.
 pub const SCHEMA: u32 = 1;
@@ -109,6 +111,9 @@ pub struct Partition {
     pub throughput_rps: f64,
     /// Power above the base while it runs, W.
     pub dynamic_w: f64,
+    /// The share that it takes turns in with others; absent where the share is its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turn: Option<Turn>,
 }
 
 /// Sums over a plan's GPUs.
@@ -170,6 +175,8 @@ pub struct PlacedItem {
     pub candidate: Candidate,
     /// Items a second of that model that are served here.
     pub rate_rps: f64,
+    /// The share that it takes turns in with other items of its GPU; all of them have the same candidate's share.
+    pub turn: Option<Turn>,
 }
 
 /// Why a plan file cannot be read.
@@ -265,12 +272,15 @@ impl Partition {
         self.slices.map(Share::Slices).or(self.share_pct.map(Share::Percent))
     }
 
-    /// What it leaves of its SLO, %: of the time of requests where they wait, else of that of a batch.
+    /// What it leaves of its SLO, %: of the time of requests where they wait, else of that of a batch, with the round that may
+    /// pass before it.
     pub fn slack_pct(&self) -> f64 {
-        100.0 * (1.0 - self.request_latency_ms.unwrap_or(self.latency_ms) / self.latency_slo_ms)
+        let round_ms = self.turn.map_or(0.0, |turn| turn.round_ms);
+        let taken_ms = self.request_latency_ms.unwrap_or(round_ms + self.latency_ms);
+        100.0 * (1.0 - taken_ms / self.latency_slo_ms)
     }
 
-    /// What it brings to the cost of its GPU.
+    /// What it brings to the cost of its GPU, in a share of its own.
     pub fn load(&self) -> Load {
         Load {
             latency_ms: self.latency_ms,
@@ -280,15 +290,22 @@ impl Partition {
     }
 }
 
+/// What the shares of a GPU bring to its cost.
+pub fn loads(partitions: &[Partition]) -> Vec<Load> {
+    turn::loads(&partitions.iter().map(|p| (p.load(), p.turn)).collect::<Vec<_>>())
+}
+
 fn gpu(problem: &Problem, placed: &Placed) -> Gpu {
-    let sizes: Option<Vec<u8>> = placed.items.iter().map(|i| i.candidate.share.slices()).collect();
+    let shares = turn::shares(placed.items.iter().map(|i| i.turn));
+    let size = |share: &Vec<usize>| placed.items[share[0]].candidate.share.slices();
+    let sizes: Option<Vec<u8>> = shares.iter().map(size).collect();
     let starts = sizes.and_then(|s| problem.geometry.place(&s));
     let mut partitions: Vec<Partition> = placed.items.iter().map(|item| partition(problem, item)).collect();
-    for (partition, start) in partitions.iter_mut().zip(starts.unwrap_or_default()) {
-        partition.start_slot = Some(start);
+    for (share, start) in shares.iter().zip(starts.unwrap_or_default()) {
+        share.iter().for_each(|&at| partitions[at].start_slot = Some(start));
     }
     partitions.sort_by_key(|p| p.start_slot);
-    let loads: Vec<Load> = partitions.iter().map(Partition::load).collect();
+    let loads = loads(&partitions);
     // A clock that the problem does not have is the checker's to report.
     let base_w = problem.base_w(placed.frequency_mhz).unwrap_or(0.0);
     Gpu {
@@ -313,8 +330,9 @@ fn partition(problem: &Problem, item: &PlacedItem) -> Partition {
         rate_rps: item.rate_rps,
         latency_slo_ms: model.latency_slo_ms,
         latency_ms: c.latency_ms,
-        request_latency_ms: problem.queueing.and_then(|q| q.request_ms(c, item.rate_rps)),
+        request_latency_ms: problem.queueing.and_then(|q| q.request_in_turn_ms(c, item.rate_rps, item.turn)),
         throughput_rps: c.throughput_rps,
         dynamic_w: c.dynamic_w,
+        turn: item.turn,
     }
 }

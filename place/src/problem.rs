@@ -12,6 +12,7 @@
 //! two diffusion models above 100 %.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use gpumon_core::geometry::{MigGeometry, SEVEN_SLICES};
@@ -22,6 +23,7 @@ use crate::base::BasePower;
 use crate::candidate::{self, Binding, Candidate, Infeasible};
 use crate::cost::{Carbon, Cost, Load, Objective};
 use crate::queue::Queueing;
+use crate::slowdown::Slowdown;
 
 /// The part of requests that must be within the SLO where the workload does not say, %.
 const PERCENTILE: f64 = 99.0;
@@ -48,6 +50,8 @@ pub struct Ask<'a> {
     pub split: bool,
     /// Longest search of the systems that could go on; what they give then depends on the machine's speed.
     pub time_limit: Duration,
+    /// How much neighbours slow each other down, where that is known.
+    pub slowdown: Option<Arc<dyn Slowdown>>,
 }
 
 impl<'a> Ask<'a> {
@@ -59,7 +63,17 @@ impl<'a> Ask<'a> {
         objective: Objective,
     ) -> Self {
         let time_limit = Duration::from_secs(10);
-        Self { workload, rows, base, objective, gpus: None, load: 1.0, split: false, time_limit }
+        Self {
+            workload,
+            rows,
+            base,
+            objective,
+            gpus: None,
+            load: 1.0,
+            split: false,
+            time_limit,
+            slowdown: None,
+        }
     }
 }
 
@@ -114,6 +128,8 @@ pub struct Problem {
     pub simulated: bool,
     /// Longest search of the systems that could go on.
     pub time_limit: Duration,
+    /// How much neighbours slow each other down; nobody does if absent.
+    pub slowdown: Option<Arc<dyn Slowdown>>,
 }
 
 /// Why there is no problem to solve.
@@ -215,7 +231,21 @@ impl Problem {
             Cost { objective: ask.objective, carbon, total_rate_rps, unused_w: unused_w.unwrap_or(0.0) };
         let (gpu, geometry, load) = (cluster.gpu.clone(), SEVEN_SLICES, ask.load);
         let time_limit = ask.time_limit;
-        Ok(Self { gpu, sharing, geometry, models, clocks, gpus, load, cost, queueing, simulated, time_limit })
+        let slowdown = ask.slowdown.clone();
+        Ok(Self {
+            gpu,
+            sharing,
+            geometry,
+            models,
+            clocks,
+            gpus,
+            load,
+            cost,
+            queueing,
+            simulated,
+            time_limit,
+            slowdown,
+        })
     }
 
     /// The same problem with every rate times `factor`; models that nothing can serve then keep no candidate.

@@ -17,6 +17,10 @@
 //! - Both together: P(C + W > t) ≤ P(C > x) + P(W > t − x) for any x in 0..t, whatever C and W have to do with each
 //!   other; the best of some x is taken. So what is told is an upper bound, never too short.
 //!
+//! - In turns ([`crate::turn`]) a batch starts at a time of its own once a round. Were rounds the service, batch j would start at
+//!   s'_j = max(ready_j, s'_{j-1} + round); it starts at the first of its times that is not before ready_j and after s_{j-1}, which by
+//!   induction is at most s'_j + round. So a request takes at most what it would where each batch takes a round, and then l.
+//!
 //! Cases: where the rate is the throughput or more there is no steady state, and no answer.
 //! Not done: batches that start before they are full, times of a batch that vary (take a profile's p99 for that), and
 //! interference.
@@ -27,6 +31,7 @@
 use gpumon_core::workload::Arrivals;
 
 use crate::candidate::Candidate;
+use crate::turn::Turn;
 
 /// How requests come, and of which part of them the SLO is asked.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -77,6 +82,44 @@ impl Queueing {
             Arrivals::Poisson => line.late(spare_ms) <= late,
         }
     }
+}
+
+impl Queueing {
+    /// [`Self::request_ms`] of a partition whose share is used in turns, if it is.
+    pub fn request_in_turn_ms(
+        &self,
+        candidate: &Candidate,
+        rate_rps: f64,
+        turn: Option<Turn>,
+    ) -> Option<f64> {
+        match turn {
+            None => self.request_ms(candidate, rate_rps),
+            Some(turn) => Some(self.request_ms(&a_round(candidate, turn), rate_rps)? + candidate.latency_ms),
+        }
+    }
+
+    /// [`Self::meets`] of a partition whose share is used in turns, if it is.
+    pub fn meets_in_turn(
+        &self,
+        candidate: &Candidate,
+        latency_slo_ms: f64,
+        rate_rps: f64,
+        turn: Option<Turn>,
+    ) -> bool {
+        match turn {
+            None => self.meets(candidate, latency_slo_ms, rate_rps),
+            Some(turn) => {
+                let spare_ms = latency_slo_ms - candidate.latency_ms;
+                self.meets(&a_round(candidate, turn), spare_ms, rate_rps)
+            }
+        }
+    }
+}
+
+/// A batch that takes the whole round.
+fn a_round(candidate: &Candidate, turn: Turn) -> Candidate {
+    let throughput_rps = f64::from(candidate.batch) * 1e3 / turn.round_ms;
+    Candidate { latency_ms: turn.round_ms, throughput_rps, ..*candidate }
 }
 
 /// The line before one partition.
@@ -233,6 +276,37 @@ mod tests {
             eprintln!("batch {batch} × {processes} at {part}: walked {true_ms:.1} ms, told {told_ms:.1} ms");
             assert!(told_ms >= true_ms * 0.98, "batch {batch}: {told_ms} below {true_ms}");
             assert!(told_ms <= true_ms * 1.5, "batch {batch}: {told_ms} far above {true_ms}");
+        }
+    }
+
+    #[test]
+    fn in_turns_the_walked_requests_take_no_longer_than_told() {
+        let (c, turn) = (candidate(4, 1, 10.0), Some(Turn { partition: 0, round_ms: 40.0 }));
+        for (arrivals, poisson) in [(Arrivals::Poisson, true), (Arrivals::Point, false)] {
+            let ask = Queueing { arrivals, percentile: 99.0 };
+            let mut random = StdRng::seed_from_u64(3);
+            let (mut now_ms, mut next_ms, mut times) = (0.0f64, 0.0f64, Vec::new());
+            for _ in 0..100_000 {
+                let came: Vec<f64> = (0..4)
+                    .map(|_| {
+                        let gap =
+                            if poisson { -random.random_range(f64::MIN_POSITIVE..1.0f64).ln() } else { 1.0 };
+                        now_ms += gap / 70.0 * 1e3;
+                        now_ms
+                    })
+                    .collect();
+                next_ms = ((now_ms / 40.0).ceil() * 40.0).max(next_ms + 40.0);
+                times.extend(came.iter().map(|at| next_ms + 10.0 - at));
+            }
+            times.sort_by(f64::total_cmp);
+            let true_ms = times[times.len() * 99 / 100];
+            let told_ms = ask.request_in_turn_ms(&c, 70.0, turn).unwrap();
+            eprintln!("{arrivals:?} in turns: walked {true_ms:.1} ms, told {told_ms:.1} ms");
+            // Looser than without turns: a whole round is reckoned before a batch that is ready, and half of one passes on average.
+            assert!(told_ms >= true_ms * 0.98 && told_ms <= true_ms * 2.0, "{told_ms} {true_ms}");
+            assert!(ask.meets_in_turn(&c, told_ms + 1e-6, 70.0, turn));
+            assert!(!ask.meets_in_turn(&c, told_ms - 1e-3, 70.0, turn));
+            assert_eq!(ask.request_in_turn_ms(&c, 101.0, turn), None, "4 each 40 ms are 100 a second");
         }
     }
 

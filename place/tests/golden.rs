@@ -97,7 +97,7 @@ fn artifact(problem: &Problem, case: &Value) -> Vec<Placed> {
         let found = candidates.iter().find(|c| {
             c.share == slices && c.frequency_mhz == mhz && u64::from(c.batch) == m["batch"].as_u64().unwrap()
         });
-        PlacedItem { model, candidate: *found.unwrap(), rate_rps: problem.models[model].rate_rps }
+        PlacedItem { model, candidate: *found.unwrap(), rate_rps: problem.models[model].rate_rps, turn: None }
     };
     let gpu = |g: &Value| {
         let frequency_mhz = g["frequency_mhz"].as_u64().unwrap() as u32;

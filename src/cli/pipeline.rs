@@ -323,19 +323,6 @@ pub struct PlaceArgs {
     /// At most this many GPUs [default: the workload's, or as many as it takes]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     pub gpus: Option<u32>,
-}
-
-/// Arguments of `place`.
-#[derive(Debug, Args)]
-pub struct PlaceArgs {
-    /// Placement system
-    #[arg(long, default_value = "enertune", value_name = "S")]
-    pub system: String,
-    /// `power`, `energy`, `carbon` (as published), `average-power`, `energy-per-request`, `carbon-per-request`
-    #[arg(long, default_value = "energy-per-request", value_name = "OBJECTIVE")]
-    pub objective: Objective,
-    #[command(flatten)]
-    pub sources: SourceArgs,
     /// Scale of every rate, 1e-6 to 1e6
     #[arg(long, default_value_t = 1.0, value_name = "FACTOR", allow_negative_numbers = true)]
     pub load: f64,

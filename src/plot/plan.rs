@@ -1,7 +1,8 @@
 //! A plan drawn: a bar a GPU, cut as it is partitioned.
 //!
 //! Rule: the bar is the GPU's memory slots (MIG) or its SMs (MPS) from left to right; a partition stands where the plan
-//! puts it and says model, batch, share and how much of its SLO a batch takes. What is empty is grey.
+//! puts it and says model, batch, share and how much of its SLO a batch takes. What is empty is grey. Models that take turns
+//! in one share have a part of its width each.
 //! Not done here: judging the plan.
 
 use std::fmt::Write as _;
@@ -9,6 +10,7 @@ use std::fmt::Write as _;
 use anyhow::{Result, anyhow};
 use gpumon_core::geometry::SEVEN_SLICES;
 use gpumon_place::plan::{Gpu, Partition, Plan};
+use gpumon_place::turn::shares;
 
 use super::style::{DISTINCT, escape};
 
@@ -64,13 +66,17 @@ fn row(svg: &mut String, at: usize, gpu: &Gpu, models: &[&str]) -> Result<()> {
     writeln!(svg, "<text x=\"4\" y=\"{}\" fill=\"#555\">{watts}</text>", y + 43.0)?;
     writeln!(svg, "<rect x=\"{MARGIN}\" y=\"{}\" width=\"{BAR}\" height=\"50\" fill=\"#eee\"/>", y + 6.0)?;
     let mut next = 0.0;
-    for partition in &gpu.partitions {
-        let (from, length) = place(partition, next).ok_or_else(|| {
-            anyhow!("`{}` on GPU {at} has a share that this GPU does not have", partition.model)
+    for share in shares(gpu.partitions.iter().map(|p| p.turn)) {
+        let first = &gpu.partitions[share[0]];
+        let (from, length) = place(first, next).ok_or_else(|| {
+            anyhow!("`{}` on GPU {at} has a share that this GPU does not have", first.model)
         })?;
         next = from + length;
-        let color = models.iter().position(|m| *m == partition.model).unwrap_or(models.len());
-        draw(svg, partition, (MARGIN + from * BAR, length * BAR, y + 6.0), color)?;
+        let width = length * BAR / share.len() as f64;
+        for (nth, partition) in share.iter().map(|&i| &gpu.partitions[i]).enumerate() {
+            let color = models.iter().position(|m| *m == partition.model).unwrap_or(models.len());
+            draw(svg, partition, (MARGIN + from * BAR + nth as f64 * width, width, y + 6.0), color)?;
+        }
     }
     Ok(())
 }
@@ -93,6 +99,7 @@ fn draw(svg: &mut String, p: &Partition, (x, width, y): (f64, f64, f64), color: 
         (Some(slices), _) => format!("{slices}/7"),
         (None, pct) => format!("{:.0} %", pct.unwrap_or(0.0)),
     };
+    let share = if p.turn.is_some() { share + " in turns" } else { share };
     let latency = format!("{:.0} of {:.0} ms", p.latency_ms, p.latency_slo_ms);
     let lines = [p.model.clone(), format!("{share}, batch {}", p.batch), latency];
     let whole = format!(

@@ -101,6 +101,10 @@ impl Counted {
                     "`{model}` on GPU {index} has a share by MPS, and mig-parted makes MIG instances only; use --emit sh or k8s"
                 )));
             };
+            // Models that take turns are in one instance.
+            if planned.contains(&(slices, start)) {
+                continue;
+            }
             *counts.entry(profile_of(order, model, slices)?).or_default() += 1;
             planned.push((slices, start));
         }

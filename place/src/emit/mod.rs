@@ -132,6 +132,12 @@ pub enum EmitError {
         /// Which part of the plan, and what to do.
         why: String,
     },
+    /// Models take turns, and nothing starts their batches.
+    #[error(
+        "`{0}` takes turns with others in one partition, and workers that are started side by side know nothing of each other's batches; \
+         run this plan with a dispatcher that keeps its `turn`, or make one without turns (more GPUs, or another system)"
+    )]
+    Turns(String),
 }
 
 fn which_memory(kind: &str, given: Option<u32>) -> String {
@@ -175,6 +181,9 @@ pub struct Seat<'a> {
 impl Seat<'_> {
     /// How the worker starts: program and arguments, which no shell sees.
     pub fn argv(&self) -> Result<&[String], EmitError> {
+        if self.partition.turn.is_some() {
+            return Err(EmitError::Turns(self.model.name.clone()));
+        }
         let wrong = |why| Err(EmitError::Program { model: self.model.name.clone(), why });
         let run = self.model.run.as_deref().filter(|run| !run.is_empty());
         let argv = run.ok_or_else(|| EmitError::NoRun(self.model.name.clone()))?;
@@ -193,7 +202,7 @@ impl Seat<'_> {
     }
 }
 
-/// The seats of a GPU, in the plan's order; all are of one kind of sharing.
+/// The seats of a GPU, in the plan's order; all are of one kind of sharing. Models that take turns have seats at one place.
 pub fn seats<'a>(gpu: &'a Gpu, workload: &'a Workload) -> Result<Vec<Seat<'a>>, EmitError> {
     let mig = is_mig(gpu);
     let seat = |partition: &'a Partition| {

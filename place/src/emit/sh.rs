@@ -9,6 +9,7 @@
 //! as it was; a worker that fails stops the rest, and its exit status becomes the script's.
 //! Safety: whatever comes from a file stands between single quotes ([`quote`]), and never in a comment; a program
 //! whose name has `=` or a NUL byte cannot be written, and is refused.
+//! A plan with turns is refused: nothing here starts batches, so nothing would keep the rounds.
 //! Not done: rates (the worker or a load generator keeps them); clocks that were locked before are not known to the
 //! driver as such, so the undoing unlocks.
 //!

@@ -38,7 +38,7 @@ impl Policy for Dedicated {
         }
         let alone = |(model, demand): (usize, &Demand)| {
             let candidate = best(problem, demand)?;
-            let item = PlacedItem { model, candidate, rate_rps: demand.rate_rps };
+            let item = PlacedItem { model, candidate, rate_rps: demand.rate_rps, turn: None };
             Some(Placed { frequency_mhz: candidate.frequency_mhz, items: vec![item] })
         };
         Ok(problem.models.iter().enumerate().filter_map(alone).collect::<Vec<_>>().into())

@@ -6,6 +6,7 @@
 pub mod dedicated;
 pub mod enertune;
 pub mod fgd;
+pub mod gpulets;
 mod hardest;
 mod one_clock;
 pub mod optimal;
@@ -60,6 +61,7 @@ pub const POLICIES: &[&dyn Policy] = &[
     &usher::Usher,
     &parvagpu::ParvaGpu,
     &fgd::Fgd::PUBLISHED,
+    &gpulets::Gpulets,
     &optimal::Optimal,
     &dedicated::Dedicated,
 ];

@@ -3,7 +3,7 @@
 //! Rule: n MIG slices stand for n / 7 of the SMs, and a percent of the SMs for the smallest size of the profile that is at
 //! least as large. Whether partitions fit on a GPU is never taken from these percents: MIG instances fit where they have legal
 //! starts together, MPS shares where their percents sum to at most 100.
-//! Not done: memory; an instance's memory is part of its geometry, and MPS shares have none of their own.
+//! Not done: memory of a share; an instance's is part of its geometry, and MPS shares have none of their own.
 //!
 //! Source: NVIDIA MIG User Guide for the seven compute slices; the mapping is this project's.
 
@@ -19,6 +19,11 @@ pub fn percent(problem: &Problem, share: Share) -> f64 {
         Share::Slices(n) => 100.0 * f64::from(n) / f64::from(problem.geometry.compute_slices),
         Share::Percent(pct) => pct,
     }
+}
+
+/// Memory of a GPU of this kind, bytes; of an A100 and an H100 the larger and more common model's.
+pub fn memory_bytes(gpu: &str) -> f64 {
+    if gpu == "h200" { 141e9 } else { 80e9 }
 }
 
 /// Whether partitions of these sizes fit on one GPU.

@@ -136,6 +136,7 @@ impl<'p> Packer<'p> {
             model: i.model,
             candidate: self.problem.models[i.model].candidates[i.candidate as usize],
             rate_rps: self.problem.models[i.model].rate_rps,
+            turn: None,
         };
         let placed = |bin: &Bin| Placed {
             frequency_mhz: self.problem.clocks[bin.clock].0,
@@ -201,7 +202,7 @@ fn fronts(problem: &Problem, model: usize, waits: bool) -> Vec<Vec<Front>> {
     let feasible = || demand.feasible.iter().map(|&i| (i as u32, &demand.candidates[i]));
     let only_whole = feasible().all(|(_, c)| c.share.slices() == Some(whole));
     // Dynamic power at the lowest and at the highest clock of each batch and size; of equal clocks the first and the last.
-    let mut spans: HashMap<(u32, Option<u8>), [(u32, f64); 2]> = HashMap::new();
+    let mut spans: HashMap<_, [(u32, f64); 2]> = HashMap::new();
     for c in &demand.candidates {
         let here = (c.frequency_mhz, c.dynamic_w);
         let [lowest, highest] = spans.entry((c.batch, c.share.slices())).or_insert([here; 2]);

@@ -85,6 +85,7 @@ impl Policy for Fgd {
             model,
             candidate: chosen[model],
             rate_rps: problem.models[model].rate_rps,
+            turn: None,
         };
         let placed =
             |models: Vec<usize>| Placed { frequency_mhz, items: models.into_iter().map(item).collect() };

@@ -100,7 +100,7 @@ impl<'p> Offers<'p> {
         let item = |i: &Item| {
             let demand = &self.problem.models[i.model];
             let candidate = demand.candidates[i.offer.candidate as usize];
-            PlacedItem { model: i.model, candidate, rate_rps: demand.rate_rps }
+            PlacedItem { model: i.model, candidate, rate_rps: demand.rate_rps, turn: None }
         };
         let placed = |bin: &Bin| Placed {
             frequency_mhz: self.problem.clocks[bin.clock].0,

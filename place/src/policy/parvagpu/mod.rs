@@ -74,7 +74,7 @@ impl Policy for ParvaGpu {
             let demand = &problem.models[services[segment.service].model];
             let part = candidate.throughput_rps / total_rps[segment.service];
             let model = services[segment.service].model;
-            Some(PlacedItem { model, candidate, rate_rps: demand.rate_rps * part })
+            Some(PlacedItem { model, candidate, rate_rps: demand.rate_rps * part, turn: None })
         };
         let placed = |segments: Vec<Segment>| Placed {
             frequency_mhz,

@@ -71,7 +71,12 @@ impl Policy for Usher {
                 rates_that_fit: None,
             });
         }
-        let item = |r: &Replica| PlacedItem { model: r.model, candidate: r.candidate, rate_rps: r.rate_rps };
+        let item = |r: &Replica| PlacedItem {
+            model: r.model,
+            candidate: r.candidate,
+            rate_rps: r.rate_rps,
+            turn: None,
+        };
         let placed =
             |gpu: &fleet::Gpu| Placed { frequency_mhz, items: gpu.replicas.iter().map(item).collect() };
         Ok(fleet.gpus.iter().map(placed).collect::<Vec<_>>().into())

@@ -66,11 +66,6 @@ pub struct Need {
     pub choices: Vec<Choice>,
 }
 
-/// Memory of a GPU of this kind, bytes; of an A100 and an H100 the larger and more common model's.
-fn memory_bytes(gpu: &str) -> f64 {
-    if gpu == "h200" { 141e9 } else { 80e9 }
-}
-
 impl Need {
     /// What this model takes at a clock, in the fewest processes a share; `None` if nothing keeps its SLO.
     pub fn new(problem: &Problem, model: usize, mhz: u32) -> Option<Self> {
@@ -83,7 +78,8 @@ impl Need {
         let mut rows: Vec<&Candidate> = rows().filter(|c| !any_usual || usual(c)).collect();
         let pct = |c: &Candidate| sizes::percent(problem, c.share);
         rows.sort_by(|a, b| a.batch.cmp(&b.batch).then(pct(a).total_cmp(&pct(b))));
-        let memory_pct = |c: &Candidate| c.uses.mem_bytes.map(|b| 100.0 * b / memory_bytes(&problem.gpu));
+        let memory_pct =
+            |c: &Candidate| c.uses.mem_bytes.map(|b| 100.0 * b / sizes::memory_bytes(&problem.gpu));
         let (mut of_batch, mut runs, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
         for of_one in rows.chunk_by(|a, b| a.batch == b.batch) {
             let c_pct = compute_pct(of_one, &pct);
