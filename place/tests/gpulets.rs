@@ -384,7 +384,10 @@ fn the_checker_sees_what_is_wrong_with_turns() {
 #[test]
 fn run_scripts_refuse_turns() {
     let plan = place(&by_turns(6, "mps"), "gpulets").unwrap();
-    let workload = Workload::parse(&(MPS.to_owned() + &model("a", 60.0, 20.0))).unwrap();
+    let text = ["a", "b", "c", "d", "e", "f"]
+        .iter()
+        .fold(MPS.to_owned(), |text, name| text + &model(name, 60.0, 20.0));
+    let workload = Workload::parse(&text).unwrap();
     let error = gpumon_place::emit::sh::scripts(&plan, &workload).unwrap_err();
     assert!(matches!(error, EmitError::Turns(_)), "{error}");
 }

@@ -93,7 +93,7 @@ impl Counted {
         let gpu = &order.plan.gpus[index];
         let wrong = |why| EmitError::Inexpressible { format: "mig-parted", why };
         let mut counts = BTreeMap::new();
-        let mut planned = Vec::new();
+        let (mut planned, mut in_turns) = (Vec::new(), Vec::new());
         for seat in seats(gpu, order.workload)? {
             let model = &seat.partition.model;
             let Place::Instance { slices, start } = seat.place else {
@@ -102,8 +102,11 @@ impl Counted {
                 )));
             };
             // Models that take turns are in one instance.
-            if planned.contains(&(slices, start)) {
-                continue;
+            if let Some(turn) = seat.partition.turn {
+                if in_turns.contains(&turn.partition) {
+                    continue;
+                }
+                in_turns.push(turn.partition);
             }
             *counts.entry(profile_of(order, model, slices)?).or_default() += 1;
             planned.push((slices, start));
