@@ -16,11 +16,12 @@
 //!
 //! Source: Vovk, Gammerman and Shafer, *Algorithmic Learning in a Random World*, 2nd ed., 4 (order statistics of
 //! held-out residuals as prediction intervals); Gelman et al., *Bayesian Data Analysis*, 3rd ed., 2.6 and 3.2 (an expected variance and
-//! a seen one pooled as a scaled inverse χ², predictions then as Student's t); Abramowitz and Stegun 26.7.5 (quantiles of t).
+//! a seen one pooled as a scaled inverse χ², predictions then as Student's t).
 
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
+use statrs::distribution::{ContinuousCDF, StudentsT};
 
 use crate::active::{Figures, Posterior, quantile_of_normals};
 use crate::auto::Mix;
@@ -179,11 +180,9 @@ fn pooled(expected: f64, seen: f64, n: f64) -> f64 {
     students_t(all) / NORMAL * square.sqrt()
 }
 
-/// 95 % quantile of Student's t.
+/// 95 % quantile of Student's t, of one degree of freedom at least.
 fn students_t(degrees: f64) -> f64 {
-    let z = NORMAL;
-    let (a, b) = ((z.powi(3) + z) / 4.0, (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / 96.0);
-    z + a / degrees + b / (degrees * degrees)
+    StudentsT::new(0.0, 1.0, degrees.max(1.0)).map_or(f64::INFINITY, |t| t.inverse_cdf(0.95))
 }
 
 #[cfg(test)]
@@ -203,7 +202,7 @@ mod tests {
     #[test]
     fn of_few_points_they_are_wider_than_what_was_seen() {
         let [low, high] = factors(vec![1.1, 1.0 / 1.1, 1.1, 1.0 / 1.1, 1.1], None).unwrap();
-        assert!((students_t(10.0) - 1.8125).abs() < 0.002);
+        assert!((students_t(10.0) - 1.812_461).abs() < 1e-6);
         assert!(high > 1.2 && (low * high - 1.0).abs() < 1e-9, "{low} {high}");
         let [low, high] = factors(vec![1.0; 3], Some(&[0.1; 9])).unwrap();
         assert!((high.ln() - 0.164_485).abs() < 1e-5 && low < 1.0);
@@ -214,6 +213,6 @@ mod tests {
         // Five points that are off by twice what was expected: √((5 · 1 + 5 · 4) / 10) times that, at Student's t of ten.
         let seen = vec![0.2_f64.exp(), (-0.2_f64).exp(), 0.2_f64.exp(), (-0.2_f64).exp(), 0.2_f64.exp()];
         let [_, high] = factors(seen, Some(&[0.1; 9])).unwrap();
-        assert!((high.ln() - 1.8125 * 0.1 * 2.5_f64.sqrt()).abs() < 1e-3, "{high}");
+        assert!((high.ln() - 1.812_461 * 0.1 * 2.5_f64.sqrt()).abs() < 1e-5, "{high}");
     }
 }
