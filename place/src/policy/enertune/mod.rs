@@ -36,7 +36,7 @@ use std::rc::Rc;
 
 use gpumon_core::workload::Sharing;
 
-use self::empty::emptied;
+use self::empty::Emptying;
 use self::force::{Force, Forcing, by_clock};
 use self::gpu::Gpu;
 use self::pack::{Bin, Packer};
@@ -145,9 +145,10 @@ impl EnerTune {
         let few = if self.thorough { usize::MAX } else { FEW };
         let mut forcing = Forcing::new(packer, force, &gpus, few);
         let stride = if self.thorough { 1 } else { gpus.len().div_ceil(COUNTS).max(1) };
+        let mut emptying = Emptying::new(packer);
         let mut found = Found { best: None, nearest: usize::MAX };
         loop {
-            let plan = emptied(packer, &gpus);
+            let plan = emptying.emptied(&gpus);
             let cost = plan.iter().map(|gpu| gpu.bin.cost).sum();
             found.nearest = found.nearest.min(plan.len());
             if plan.len() <= bound && found.best.as_ref().is_none_or(|(least, _)| cost < *least) {

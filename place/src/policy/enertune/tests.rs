@@ -7,7 +7,7 @@ use gpumon_core::workload::Workload;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use super::empty::emptied;
+use super::empty::Emptying;
 use super::force::{Force, Forcing};
 use super::gpu::{CAP, Gpu};
 use super::market::Market;
@@ -122,8 +122,9 @@ fn each_step_is_what_the_walk_of_all_receivers_and_pairs_gives() {
         for force in [Force::First, Force::Cheapest] {
             let mut gpus = first.clone();
             let mut forcing = Forcing::new(&packer, force, &gpus, usize::MAX);
+            let mut emptying = Emptying::new(&packer);
             loop {
-                let found = emptied(&packer, &gpus);
+                let found = emptying.emptied(&gpus);
                 let wanted = walked(&packer, &gpus);
                 assert_eq!(costs(found.iter().map(|g| &g.bin)), costs(wanted.iter()));
                 emptied_some += usize::from(found.len() < gpus.len());
