@@ -6,11 +6,14 @@
 mod reference;
 mod synthetic;
 
+use std::sync::Mutex;
+use std::time::Duration;
+
 use gpumon_core::workload::{Arrivals, Sharing, Unused};
 use gpumon_place::check::check;
 use gpumon_place::cost::OBJECTIVES;
 use gpumon_place::plan::{Input, PlanError};
-use gpumon_place::policy::{POLICIES, PlaceError};
+use gpumon_place::policy::{POLICIES, PlaceError, Policy, Solution, solve};
 use gpumon_place::problem::ProblemError;
 use gpumon_place::{Ask, Objective, Plan, Problem, place};
 use rand::rngs::StdRng;
@@ -53,6 +56,45 @@ fn a_bound_is_kept_or_the_nearest_is_named() {
         }
     }
     assert!(place(&made_up(Objective::Power, None), "best").unwrap_err().to_string().contains("enertune"));
+}
+
+/// Fails, and notes the time that it was given.
+#[derive(Default)]
+struct Slow {
+    takes: Duration,
+    given: Mutex<Vec<Duration>>,
+}
+
+impl Policy for Slow {
+    fn name(&self) -> &'static str {
+        "slow"
+    }
+
+    fn about(&self) -> &'static str {
+        "finds nothing"
+    }
+
+    fn solve(&self, problem: &Problem) -> Result<Solution, PlaceError> {
+        self.given.lock().unwrap().push(problem.time_limit);
+        std::thread::sleep(self.takes);
+        let (system, hardest, rates_that_fit) = ("slow", String::new(), None);
+        Err(PlaceError::TooFewGpus { system, gpus: 1, nearest: 2, hardest, rates_that_fit })
+    }
+}
+
+#[test]
+fn lower_rates_are_tried_within_one_time_limit() {
+    let mut problem = made_up(Objective::Power, Some(1));
+    let quick = Slow::default();
+    assert!(solve(&problem, &quick).is_err());
+    let given = quick.given.lock().unwrap();
+    assert_eq!(given[0], problem.time_limit);
+    assert!(given.len() > 2 && given[1] <= problem.time_limit / 6, "{given:?}");
+    assert!(given.iter().all(|limit| *limit <= problem.time_limit), "{given:?}");
+    problem.time_limit = Duration::from_millis(1);
+    let slow = Slow { takes: Duration::from_millis(5), ..Slow::default() };
+    assert!(solve(&problem, &slow).is_err());
+    assert_eq!(slow.given.lock().unwrap().len(), 1, "the time was up");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Table and picture of the growth, for docs/.
+//! Page and picture of the growth, for docs/.
 
 use std::fmt::Write as _;
 
@@ -17,7 +17,8 @@ const SECONDS: [i32; 2] = [-5, 2];
 const HEAD: &str = "# How placing grows
 
 Written by `cargo bench -p gpumon-place --bench scale -- --write`. Models are drawn around the published A100 data (speed half to twice, power ± 30 %, SLO
-70 to 150 %, rate 10 to 120 %); objective average-power, GPUs free. Time is from the problem to the checked plan; peak memory is the whole
+70 to 150 %, rate 10 to 120 %), again where nothing serves a draw or a system that runs all GPUs at one clock has nothing for it at the highest. The number of GPUs is free; objective average-power, and energy, where the
+longest batch of a GPU counts, in the last three columns. Time is from the problem to the checked plan, the fastest of three runs; peak memory is the whole
 process's, the problem's included. `optimal` searches for as long as it may beyond 17 models, here 10 s.
 
 ![Time by models](scale.svg)
@@ -25,9 +26,9 @@ process's, the problem's included. `optimal` searches for as long as it may beyo
 ";
 
 /// Writes docs/scale.md and docs/scale.svg.
-pub fn write(table: &str, curves: &[(&str, Vec<(f64, f64)>)]) {
+pub fn write(page: &str, curves: &[(&str, Vec<(f64, f64)>)]) {
     let docs = std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../docs");
-    std::fs::write(docs.join("scale.md"), format!("{HEAD}{table}")).unwrap();
+    std::fs::write(docs.join("scale.md"), format!("{HEAD}{page}")).unwrap();
     std::fs::write(docs.join("scale.svg"), svg(curves)).unwrap();
 }
 

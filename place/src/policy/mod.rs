@@ -16,6 +16,8 @@ pub mod sizes;
 mod sorted;
 pub mod usher;
 
+use std::time::Instant;
+
 use crate::check::{Violation, check};
 use crate::plan::{Placed, Plan};
 use crate::problem::Problem;
@@ -33,7 +35,8 @@ pub trait Policy: Sync {
         false
     }
 
-    /// Decides which model runs where; within `problem.gpus`, if that is bound.
+    /// Decides which model runs where; within `problem.gpus`, if that is bound. What searches for as long as
+    /// [`Problem::time_limit`] gives up before where nothing keeps the bound, since lower rates are tried in the rest.
     fn solve(&self, problem: &Problem) -> Result<Solution, PlaceError>;
 }
 
@@ -152,13 +155,14 @@ pub fn place(problem: &Problem, system: &str) -> Result<Plan, PlaceError> {
 
 /// A plan for `problem` by this policy, checked.
 pub fn solve(problem: &Problem, policy: &dyn Policy) -> Result<Plan, PlaceError> {
+    let until = Instant::now() + problem.time_limit;
     let alone = problem.models.iter().find(|model| model.feasible.is_empty() && !policy.splits());
     if let Some(model) = alone {
         let why =
             format!("no one partition serves `{}` at its rate, and it does not divide rates", model.name);
         return Err(PlaceError::NoConfiguration { system: policy.name(), why });
     }
-    let solution = policy.solve(problem).map_err(|error| with_lower_rates(problem, policy, error))?;
+    let solution = policy.solve(problem).map_err(|error| with_lower_rates(problem, policy, until, error))?;
     let mut plan = Plan::new(problem, policy.name(), &solution.placed);
     plan.total.bound = solution.bound.map(|bound| bound + problem.cost_of_unused());
     plan.total.proven = solution.proven;
@@ -180,17 +184,27 @@ pub fn solve(problem: &Problem, policy: &dyn Policy) -> Result<Plan, PlaceError>
 }
 
 /// Halvings when the rates that fit are looked for: to 1.6 % of the rates asked.
-const HALVINGS: usize = 6;
+const HALVINGS: u32 = 6;
 
-/// The error with the largest part of the rates that the policy does find a plan for.
-fn with_lower_rates(problem: &Problem, policy: &dyn Policy, mut error: PlaceError) -> PlaceError {
+/// The error with the largest part of the rates that the policy does find a plan for, as far as that is found within the time.
+fn with_lower_rates(
+    problem: &Problem,
+    policy: &dyn Policy,
+    until: Instant,
+    mut error: PlaceError,
+) -> PlaceError {
     if let PlaceError::TooFewGpus { rates_that_fit, .. } = &mut error {
         let (mut fits, mut too_much) = (0.0, 1.0);
-        for _ in 0..HALVINGS {
+        for rest in (1..=HALVINGS).rev() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
             let middle = (fits + too_much) / 2.0;
             // Words give whole percents, rounded down, so that what they say does fit.
             let part = (middle * 100.0_f64).floor() / 100.0;
-            if part > 0.0 && policy.solve(&problem.with_rates_times(part)).is_ok() {
+            let lower = || Problem { time_limit: left / rest, ..problem.with_rates_times(part) };
+            if part > 0.0 && policy.solve(&lower()).is_ok() {
                 (fits, *rates_that_fit) = (middle, Some(part));
             } else {
                 too_much = middle;

@@ -4,7 +4,7 @@
 //! pair from the bottom of the list at the lowest clock where one fits together, as published, or the pair and clock that add the
 //! least cost ([`Force`]). The merged GPU takes the upper one's place among those of its clock.
 //! Speed: what fits is known from the least that each GPU takes, and clocks below the last merge's hold no pair any more. The
-//! cheapest pair is looked for among all pairs in lists of up to [`FEW`] GPUs, in longer ones by [`Market`].
+//! cheapest pair is looked for among all pairs in short lists, in longer ones by [`Market`].
 //! Cases: no pair fits, which ends the merging.
 //!
 //! Source: EnerTune (SOSP'26), the planner of its published artifact; the cheapest pair is this project's.
@@ -15,8 +15,6 @@ use super::gpu::{CAP, Gpu};
 use super::market::Market;
 use super::pack::{Bin, Packer};
 
-/// Longest list whose pairs are all looked at.
-const FEW: usize = 32;
 /// What rounding may make of a cost, relative.
 const ROUNDING: f64 = 1e-9;
 
@@ -35,6 +33,8 @@ pub struct Forcing<'a, 'p> {
     force: Force,
     /// Below this clock no pair fits.
     from_clock: usize,
+    /// Longest list whose pairs are all looked at.
+    few: usize,
     market: Option<Market<'a, 'p>>,
 }
 
@@ -43,15 +43,15 @@ type Pair = (usize, usize, usize);
 
 impl<'a, 'p> Forcing<'a, 'p> {
     /// Of a list to which nothing was done yet.
-    pub fn new(packer: &'a Packer<'p>, force: Force, gpus: &[Rc<Gpu>]) -> Self {
-        let many = matches!(force, Force::Cheapest) && gpus.len() > FEW;
+    pub fn new(packer: &'a Packer<'p>, force: Force, gpus: &[Rc<Gpu>], few: usize) -> Self {
+        let many = matches!(force, Force::Cheapest) && gpus.len() > few;
         let market = many.then(|| Market::new(packer, gpus));
-        Self { packer, force, from_clock: 0, market }
+        Self { packer, force, from_clock: 0, few, market }
     }
 
     /// Merges two GPUs of the list; whether there was a pair.
     pub fn merge(&mut self, gpus: &mut Vec<Rc<Gpu>>) -> bool {
-        if gpus.len() <= FEW {
+        if gpus.len() <= self.few {
             self.market = None;
         }
         let found = match (self.force, &mut self.market) {

@@ -15,6 +15,10 @@
 //! there are, the cheapest is taken, of equals the first; so every count is tried, whether the count is bound or free.
 //! Beyond the published order of trying (the list `VARIANTS`), the planner also starts from other orders of the models and
 //! forces the merge of least cost instead of the first; of all, the cheapest plan is taken.
+//! Speed: what GPUs are worth elsewhere is kept with them ([`gpu`]), so that steps 4 and 5 do not try all pairs. With up to a hundred GPUs after step 3 every count is
+//! tried, with more every hundredth of them and each one near the bound. The forced merge of least cost is the
+//! cheapest of all pairs for up to 32 GPUs; for more and where the longest batch costs, it may be the second best by a few per cent of a batch's
+//! cost ([`market`]). [`EnerTune::thorough`] does without both.
 //! Not done: moving single models between GPUs, which is left to `optimal`.
 //!
 //! Source: EnerTune (SOSP'26), the planner of its published artifact. Differences: an emptied GPU is taken off the
@@ -25,12 +29,14 @@ mod force;
 mod gpu;
 mod market;
 mod pack;
+#[cfg(test)]
+mod tests;
 
 use std::rc::Rc;
 
 use gpumon_core::workload::Sharing;
 
-use self::empty::emptied;
+use self::empty::Emptying;
 use self::force::{Force, Forcing, by_clock};
 use self::gpu::Gpu;
 use self::pack::{Bin, Packer};
@@ -46,17 +52,22 @@ pub struct EnerTune {
     pub every_count: bool,
     /// Try every order of models and kind of forced merge, instead of the published one.
     pub every_order: bool,
+    /// Look at every pair and every count however many GPUs there are. Takes minutes for hundreds of models, and is there to see
+    /// what is lost without.
+    pub thorough: bool,
 }
 
 impl EnerTune {
     /// As registered.
-    pub const WHOLE: Self = Self { every_count: true, every_order: true };
+    pub const WHOLE: Self = Self { every_count: true, every_order: true, thorough: false };
     /// The published steps alone.
-    pub const STEPS: Self = Self { every_count: false, every_order: false };
+    pub const STEPS: Self = Self { every_count: false, every_order: false, thorough: false };
 }
 
 /// How many GPU counts are tried at most, but for those about the bound.
 const COUNTS: usize = 100;
+/// Longest list whose pairs are all looked at.
+const FEW: usize = 32;
 /// From this many models on the variants run side by side.
 const MANY: usize = 64;
 
@@ -131,11 +142,13 @@ impl EnerTune {
     fn run(&self, packer: &Packer, alone: &[Bin], (order, force): (Order, Force)) -> Found {
         let bound = packer.problem.gpus.map_or(usize::MAX, |n| n as usize);
         let mut gpus = packed(packer, alone, order);
-        let mut forcing = Forcing::new(packer, force, &gpus);
-        let stride = gpus.len().div_ceil(COUNTS).max(1);
+        let few = if self.thorough { usize::MAX } else { FEW };
+        let mut forcing = Forcing::new(packer, force, &gpus, few);
+        let stride = if self.thorough { 1 } else { gpus.len().div_ceil(COUNTS).max(1) };
+        let mut emptying = Emptying::new(packer);
         let mut found = Found { best: None, nearest: usize::MAX };
         loop {
-            let plan = emptied(packer, &gpus);
+            let plan = emptying.emptied(&gpus);
             let cost = plan.iter().map(|gpu| gpu.bin.cost).sum();
             found.nearest = found.nearest.min(plan.len());
             if plan.len() <= bound && found.best.as_ref().is_none_or(|(least, _)| cost < *least) {

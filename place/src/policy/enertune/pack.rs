@@ -12,7 +12,7 @@
 
 use std::collections::HashMap;
 
-use crate::candidate::Share;
+use crate::candidate::{Candidate, Share};
 use crate::cost::Terms;
 use crate::plan::{Placed, PlacedItem};
 use crate::policy::room::{Room, State};
@@ -136,7 +136,6 @@ impl<'p> Packer<'p> {
             model: i.model,
             candidate: self.problem.models[i.model].candidates[i.candidate as usize],
             rate_rps: self.problem.models[i.model].rate_rps,
-            turn: None,
         };
         let placed = |bin: &Bin| Placed {
             frequency_mhz: self.problem.clocks[bin.clock].0,
@@ -201,18 +200,7 @@ fn fronts(problem: &Problem, model: usize, waits: bool) -> Vec<Vec<Front>> {
     let sizes: Vec<u8> = problem.geometry.profiles.iter().map(|p| p.slices).collect();
     let feasible = || demand.feasible.iter().map(|&i| (i as u32, &demand.candidates[i]));
     let only_whole = feasible().all(|(_, c)| c.share.slices() == Some(whole));
-    // Dynamic power at the lowest and at the highest clock of each batch and size; of equal clocks the first and the last.
-    let mut spans: HashMap<_, [(u32, f64); 2]> = HashMap::new();
-    for c in &demand.candidates {
-        let here = (c.frequency_mhz, c.dynamic_w);
-        let [lowest, highest] = spans.entry((c.batch, c.share.slices())).or_insert([here; 2]);
-        if here.0 < lowest.0 {
-            *lowest = here;
-        }
-        if here.0 >= highest.0 {
-            *highest = here;
-        }
-    }
+    let swings = swings_w(&demand.candidates);
     let mut fronts = vec![vec![Front::new(); sizes.len()]; problem.clocks.len()];
     for (candidate, c) in feasible() {
         let Share::Slices(slices) = c.share else { continue };
@@ -222,14 +210,13 @@ fn fronts(problem: &Problem, model: usize, waits: bool) -> Vec<Vec<Front>> {
         if slices == whole && !only_whole {
             continue;
         }
-        let [lowest, highest] = spans[&(c.batch, Some(slices))];
         fronts[clock][size].push(Item {
             model,
             candidate,
             slices,
             latency_ms: c.latency_ms,
             weight: problem.cost.weight(&demand.load(c, demand.rate_rps)),
-            swing_w: highest.1 - lowest.1,
+            swing_w: swings.get(&(c.batch, slices)).copied().unwrap_or(0.0),
         });
     }
     for of_clock in &mut fronts {
@@ -250,4 +237,21 @@ fn fronts(problem: &Problem, model: usize, waits: bool) -> Vec<Vec<Front>> {
         of_clock.retain(|front| !front.is_empty());
     }
     fronts
+}
+
+/// By batch and size how much dynamic power differs between the highest and the lowest clock, W; of equal clocks the last and the
+/// first count.
+fn swings_w(candidates: &[Candidate]) -> HashMap<(u32, u8), f64> {
+    let mut ends: HashMap<(u32, u8), [&Candidate; 2]> = HashMap::new();
+    for c in candidates {
+        let Share::Slices(slices) = c.share else { continue };
+        let [lowest, highest] = ends.entry((c.batch, slices)).or_insert([c, c]);
+        if c.frequency_mhz < lowest.frequency_mhz {
+            *lowest = c;
+        }
+        if c.frequency_mhz >= highest.frequency_mhz {
+            *highest = c;
+        }
+    }
+    ends.into_iter().map(|(key, [lowest, highest])| (key, highest.dynamic_w - lowest.dynamic_w)).collect()
 }

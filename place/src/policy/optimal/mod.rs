@@ -28,6 +28,8 @@ pub struct Optimal;
 
 /// Which part of the time that is left goes to the bound.
 const BOUND_PART: f64 = 0.3;
+/// Which part of the time that is left goes to bound and search while there is no plan that keeps the number of GPUs.
+const GIVE_UP_PART: f64 = 0.6;
 /// Relative difference below which a plan is as cheap as the bound.
 const ROUNDING: f64 = 1e-9;
 /// Fewer models are not worth a thread.
@@ -63,8 +65,9 @@ impl Policy for Optimal {
             }
         }
         let left = until.saturating_duration_since(Instant::now());
+        let give_up = Instant::now() + left.mul_f64(GIVE_UP_PART);
         let rents = rent::rents(&offers, problem.gpus, Instant::now() + left.mul_f64(BOUND_PART));
-        let found = search::search(&offers, &rents, problem.gpus, threads, until);
+        let found = search::search(&offers, &rents, problem.gpus, threads, give_up, until);
         let bins = found.map_err(|nearest| too_few(problem, nearest))?;
         let proven = total(&bins) <= rents.bound * (1.0 + ROUNDING);
         Ok(Solution { placed: offers.placed(&bins), bound: Some(rents.bound), proven: Some(proven) })

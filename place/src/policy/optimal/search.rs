@@ -23,12 +23,13 @@ const TOGETHER: usize = 9;
 /// How long threads work apart, as a part of all the time.
 const ROUNDS: u32 = 24;
 
-/// The best plan that was found; `Err` with the fewest GPUs where none keeps the bound.
+/// The best plan that was found; `Err` with the fewest GPUs where none keeps the bound by the time `give_up`.
 pub fn search(
     offers: &Offers,
     rents: &Rents,
     gpus: Option<u32>,
     threads: usize,
+    give_up: Instant,
     until: Instant,
 ) -> Result<Vec<Bin>, usize> {
     let bound = gpus.map_or(usize::MAX, |n| n as usize);
@@ -44,7 +45,8 @@ pub fn search(
         if bins.len() <= bound && best.as_ref().is_none_or(|(least, _)| cost < *least) {
             best = Some((cost, bins.clone()));
         }
-        if Instant::now() >= until {
+        let end = if best.is_some() { until } else { give_up };
+        if Instant::now() >= end {
             return best.map(|(_, bins)| bins).ok_or(nearest);
         }
         if bins.len() > bound {
