@@ -9,7 +9,8 @@
 //!
 //! [`problem`] says what is asked, [`candidate`] what each model could run as, [`cost`] what a shared GPU costs,
 //! [`policy`] holds one file a system, [`plan`] is the file that comes out, [`check`] is the one judge of every plan,
-//! and [`emit`] turns a plan into what runs it. [`place`] is the whole way.
+//! [`emit`] turns a plan into what runs it, and [`tune`] gives a plan that runs new clocks and batches. [`place`] is the
+//! whole way.
 //!
 //! Not done here: fitting. Whoever has models instead of measurements predicts profile rows first.
 
@@ -22,6 +23,7 @@ pub mod plan;
 pub mod policy;
 pub mod problem;
 pub mod queue;
+pub mod tune;
 
 pub use cost::Objective;
 pub use plan::Plan;

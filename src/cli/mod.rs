@@ -80,6 +80,8 @@ pub enum Command {
     Predict(pipeline::PredictArgs),
     /// Place a workload's models on shared GPUs for least power, energy or carbon
     Place(pipeline::PlaceArgs),
+    /// Set clocks and batches of a running plan anew after a change of rates or carbon intensity, without moving a model
+    Tune(pipeline::TuneArgs),
     /// Draw a model file: held-out points, residuals along each axis, surfaces; one HTML page
     Report(pipeline::ReportArgs),
 }

@@ -88,7 +88,7 @@ pub fn run(args: &DemoArgs) -> Result<u8> {
         }
     }
 
-    let plans = LOADS_PCT.map(|load| SYSTEMS.map(|system| read(&folder.join(plan(system, load)))));
+    let plans = LOADS_PCT.map(|load| SYSTEMS.map(|system| inputs::plan(&folder.join(plan(system, load)))));
     let plans: Vec<[Plan; 2]> =
         plans.into_iter().map(|[a, b]| anyhow::Ok([a?, b?])).collect::<Result<_>>()?;
     let lines: Vec<Line> = plans.iter().map(line).collect();
@@ -143,11 +143,6 @@ fn steps(folder: &Path) -> Vec<Vec<String>> {
 
 fn plan(system: &str, load_pct: u32) -> String {
     format!("plan-{system}-{load_pct}.json")
-}
-
-fn read(path: &Path) -> Result<Plan> {
-    let text = fs::read_to_string(path).with_context(|| format!("cannot read `{}`", path.display()))?;
-    Plan::parse(&text).with_context(|| format!("the plan `{}`", path.display()))
 }
 
 fn line([ours, dedicated]: &[Plan; 2]) -> Line {

@@ -8,6 +8,7 @@ use gpumon_core::profile::ProfileRow;
 use gpumon_core::profile_io;
 use gpumon_core::workload::{Workload, kind_of};
 use gpumon_place::base::BasePower;
+use gpumon_place::plan::Plan;
 
 use crate::export::file::{Output, is_stdout, place_of};
 use crate::output::note;
@@ -47,6 +48,13 @@ pub fn base_power(path: &Path) -> Result<BasePower> {
     let name = path.display();
     let text = fs::read_to_string(path).with_context(|| format!("cannot read the base power `{name}`"))?;
     BasePower::parse(&text).with_context(|| format!("the base power `{name}`"))
+}
+
+/// The plan in a file.
+pub fn plan(path: &Path) -> Result<Plan> {
+    let name = path.display();
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read the plan `{name}`"))?;
+    Plan::parse(&text).with_context(|| format!("the plan `{name}`"))
 }
 
 /// An error if a GPU's product name clearly names another kind than the workload's. `what` carries the name.

@@ -37,6 +37,7 @@ mod runs;
 mod session;
 mod summary;
 mod together;
+mod tune;
 mod worker;
 
 /// Exit code: everything was done.
@@ -76,6 +77,7 @@ pub fn run(command: &Command) -> Result<u8> {
         Command::Fit(args) => fit::run(args),
         Command::Predict(args) => predict::run(args),
         Command::Place(args) => place::run(args),
+        Command::Tune(args) => tune::run(args),
         Command::Report(args) => report::run(args),
     }
 }
