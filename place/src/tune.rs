@@ -1,7 +1,8 @@
 //! New clocks and batches for a plan that runs, after a change of rates or of carbon intensity; no model moves.
 //!
 //! Rule: a model's trigger is its rate, its SLO, and PUE × carbon intensity. A GPU on which no model's trigger has changed
-//! stays as it is. On any other the models keep their partitions, slices, start slots and processes, and
+//! stays as it is, while it still meets all SLOs and rates (it may not where requests wait now, or the profile is a new
+//! one). On any other the models keep their partitions, slices, start slots and processes, and
 //!
 //! - as published ([`Tuner::PUBLISHED`]): each model has its smallest clock at which its share still meets SLO and rate; for a
 //!   model whose trigger changed, not below the present one after a rise of the rate, a tighter SLO or a fall of carbon
@@ -56,7 +57,7 @@ pub struct Tuned {
 pub struct Change {
     /// Number in the plan.
     pub gpu: usize,
-    /// Whether the trigger of any of its models had changed.
+    /// Whether the trigger of any of its models had changed, or one no longer met SLO and rate.
     pub triggered: bool,
     /// Clock before, MHz.
     pub frequency_mhz_before: u32,
@@ -132,6 +133,19 @@ struct Seat<'a> {
     options: Vec<Candidate>,
 }
 
+impl Seat<'_> {
+    /// Whether a candidate is what the partition runs as on this GPU.
+    fn is_present(&self, gpu: &Gpu, c: &Candidate) -> bool {
+        same_seat(self.partition, c)
+            && (c.batch, c.frequency_mhz) == (self.partition.batch, gpu.frequency_mhz)
+    }
+
+    /// Whether it meets SLO and rate as it runs.
+    fn suffices(&self, gpu: &Gpu) -> bool {
+        self.options.iter().any(|c| self.is_present(gpu, c))
+    }
+}
+
 /// Which way a clock has to go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trend {
@@ -151,7 +165,7 @@ impl Tuner {
         let (mut gpus, mut untuned, mut changes) = (Vec::new(), Vec::new(), Vec::new());
         for (index, gpu) in plan.gpus.iter().enumerate() {
             let seats = seats(problem, plan, gpu)?;
-            let triggered = seats.iter().any(|seat| seat.trend.is_some());
+            let triggered = seats.iter().any(|seat| seat.trend.is_some() || !seat.suffices(gpu));
             let as_it_was = same(problem, gpu, &seats)?;
             let new = if triggered { self.retune(problem, index, gpu, &seats)? } else { as_it_was.clone() };
             changes.push(change(index, triggered, gpu, &new));
@@ -317,9 +331,8 @@ fn configured(problem: &Problem, mhz: u32, seats: &[Seat], chosen: &[Candidate])
 fn same(problem: &Problem, gpu: &Gpu, seats: &[Seat]) -> Result<Gpu, TuneError> {
     let find = |seat: &Seat| {
         let p = seat.partition;
-        let is =
-            |c: &&Candidate| same_seat(p, c) && (c.batch, c.frequency_mhz) == (p.batch, gpu.frequency_mhz);
-        seat.demand.candidates.iter().find(is).copied().ok_or_else(|| {
+        let found = seat.demand.candidates.iter().find(|c| seat.is_present(gpu, c));
+        found.copied().ok_or_else(|| {
             let share = p.share().map_or("no share".into(), |s| s.to_string());
             TuneError::Mismatch(format!(
                 "runs `{}` with batch {}, {share}, {} MHz, which the profile does not have",

@@ -128,6 +128,42 @@ fn carbon_alone_is_a_trigger_and_nothing_is_none() {
 }
 
 #[test]
+fn what_no_longer_suffices_is_a_trigger_too() {
+    // One by one `b` has 300 items/s at 600 MHz, so it runs by twos, and with a tight SLO the first of two waits too long.
+    let plan = placed(&small(500.0, 320.0, 490.0, Objective::Power));
+    assert_eq!(state(&plan).0, 600);
+    let mut waiting = small(500.0, 320.0, 490.0, Objective::Power);
+    let arrivals = gpumon_core::workload::Arrivals::Point;
+    waiting.queueing = Some(gpumon_place::queue::Queueing { arrivals, percentile: 99.0 });
+    waiting.models.iter_mut().for_each(|m| m.latency_slo_ms = 5.0);
+    let mut plan = plan;
+    plan.gpus[0].partitions.iter_mut().for_each(|p| p.latency_slo_ms = 5.0);
+    for tuned in both(&waiting, &plan) {
+        assert!(tuned.gpus[0].triggered);
+        assert_eq!((state(&tuned.plan).0, tuned.cost_untuned), (900, None));
+    }
+}
+
+#[test]
+fn shares_of_mps_are_tuned_too() {
+    let (workload, mut rows) = synthetic::workload(2);
+    let base = synthetic::base();
+    rows.iter_mut().for_each(|row| row.mig_slices = None);
+    let mut mps = workload.clone();
+    mps.cluster.sharing = Some(gpumon_core::workload::Sharing::Mps);
+    let problem =
+        |load| Problem::new(&Ask { load, ..Ask::new(&mps, &rows, &base, Objective::AveragePower) }).unwrap();
+    let plan = place(&problem(1.0), "fgd").unwrap();
+    let tuned = Tuner::WHOLE.tune(&problem(0.5), &plan).unwrap();
+    let shares = |plan: &Plan| -> Vec<_> {
+        plan.gpus.iter().flat_map(|g| &g.partitions).map(|p| (p.model.clone(), p.share_pct)).collect()
+    };
+    assert_eq!(shares(&tuned.plan), shares(&plan));
+    assert!(tuned.gpus.iter().all(|g| g.frequency_mhz < g.frequency_mhz_before), "{:?}", tuned.gpus);
+    assert!(tuned.cost < tuned.cost_untuned.unwrap());
+}
+
+#[test]
 fn what_no_clock_serves_is_named() {
     let plan = placed(&small(500.0, 200.0, 490.0, Objective::Power));
     let mut demand = small(500.0, 900.0, 490.0, Objective::Power);
@@ -209,14 +245,17 @@ fn a_divided_rate_changes_in_proportion() {
 
 /// Plans are the same but for rounding of divided rates.
 fn alike(a: &Plan, b: &Plan) -> bool {
-    let configuration = |plan: &Plan| -> Vec<(u32, Vec<(String, u32, Option<u8>, Option<u8>)>)> {
+    let configuration = |plan: &Plan| {
         let gpu = |g: &gpumon_place::plan::Gpu| {
             (
                 g.frequency_mhz,
-                g.partitions.iter().map(|p| (p.model.clone(), p.batch, p.slices, p.start_slot)).collect(),
+                g.partitions
+                    .iter()
+                    .map(|p| (p.model.clone(), p.batch, p.slices, p.start_slot))
+                    .collect::<Vec<_>>(),
             )
         };
-        plan.gpus.iter().map(gpu).collect()
+        plan.gpus.iter().map(gpu).collect::<Vec<_>>()
     };
     configuration(a) == configuration(b) && (a.cost / b.cost - 1.0).abs() < 1e-9
 }
