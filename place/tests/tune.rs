@@ -243,6 +243,22 @@ fn a_divided_rate_changes_in_proportion() {
     assert!(back.cost <= plan.cost * (1.0 + 1e-9), "at full throughput too, which rounding must not lose");
 }
 
+#[test]
+fn rounding_of_a_divided_rate_takes_no_higher_clock() {
+    let mut plan = placed(&small(600.0, 200.0, 490.0, Objective::Power));
+    let mut second = plan.gpus[0].clone();
+    second.partitions.retain(|p| p.model == "a");
+    plan.gpus.push(second);
+    let full = small(1200.0, 200.0, 490.0, Objective::Power);
+    let start = Tuner::WHOLE.tune(&full, &plan).unwrap();
+    assert!(start.gpus.iter().all(|g| g.frequency_mhz == 600), "600 items/s each are just served");
+    for rate in (1..1200).step_by(7) {
+        let less = Tuner::WHOLE.tune(&small(f64::from(rate), 200.0, 490.0, Objective::Power), &start.plan);
+        let back = Tuner::WHOLE.tune(&full, &less.unwrap().plan).unwrap();
+        assert!(alike(&back.plan, &start.plan), "{rate}");
+    }
+}
+
 /// Plans are the same but for rounding of divided rates.
 fn alike(a: &Plan, b: &Plan) -> bool {
     let configuration = |plan: &Plan| {
