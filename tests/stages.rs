@@ -289,6 +289,86 @@ fn manifests_and_mig_configurations_are_written_beside_the_plan() {
 }
 
 #[test]
+fn a_running_plan_is_tuned_to_another_demand() {
+    let desk = Desk::new();
+    let from = "-w w.toml --profile mig.csv --base-power base.csv";
+    desk.works(&format!("place {from} --objective average-power -o plan.json"));
+    let plan = |name: &str| serde_json::from_str::<Value>(&desk.read(name)).unwrap();
+    let before = plan("plan.json");
+    let gpu = |plan: &Value| plan["gpus"][0].clone();
+    let place = |plan: &Value| {
+        ["model", "slices", "start_slot", "processes"].map(|k| plan["gpus"][0]["partitions"][0][k].clone())
+    };
+
+    // Nothing has changed.
+    let (_, said) = desk.works(&format!("tune plan.json {from} -o same.json"));
+    assert!(said.contains("GPU 0: no change of demand, left at"), "{said}");
+    assert_eq!(gpu(&plan("same.json")), gpu(&before));
+
+    // More load: a higher clock or a larger batch in the same place.
+    let (json, said) = desk.works(&format!("tune plan.json {from} --load 1.5 -o more.json --json"));
+    let report: Value = serde_json::from_str(&json).unwrap();
+    let more = plan("more.json");
+    assert_eq!((place(&more), &report["plan"]), (place(&before), &more));
+    assert_eq!(more["gpus"][0]["partitions"][0]["rate_rps"].as_f64(), Some(150.0));
+    assert_eq!(more["inputs"][0]["name"], "plan.json");
+    let change = &report["gpus"][0];
+    assert_eq!(
+        (&change["triggered"], &change["frequency_mhz"]),
+        (&true.into(), &gpu(&more)["frequency_mhz"])
+    );
+    assert_eq!(
+        (change["frequency_mhz_before"].as_u64(), change["frequency_mhz"].as_u64()),
+        (Some(600), Some(900))
+    );
+    assert_eq!((&report["cost"], &report["cost_untuned"]), (&more["cost"], &Value::Null));
+    assert!(said.contains("GPU 0: 600 to 900 MHz") && said.contains("would not meet the demand"), "{said}");
+
+    // And back, from standard output to standard input's place; carbon alone; scripts of the tuned plan.
+    let (text, _) = desk.works(&format!("tune more.json {from} --load 1"));
+    assert_eq!(gpu(&serde_json::from_str(&text).unwrap()), gpu(&before));
+    let (json, _) = desk.works(&format!("tune plan.json {from} --carbon-g-per-kwh 50 --json"));
+    let report: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(
+        (&report["gpus"][0]["triggered"], report["plan"]["carbon_g_per_kwh"].as_f64()),
+        (&true.into(), Some(50.0))
+    );
+    desk.works(&format!("tune plan.json {from} --load 1.5 -o t.json --emit sh"));
+    assert!(desk.read("t-sh/gpu0.sh").contains("mhz=900"));
+
+    desk.write("future.json", "{\"schema\": 99, \"gpumon_version\": \"9.9\"}");
+    desk.write("odd.json", &desk.read("plan.json").replace("average-power", "speed"));
+    desk.write("dirty.json", &desk.read("plan.json").replace("\"pue\": 1.1", "\"pue\": -1.0"));
+    desk.write("other.toml", &WORKLOAD.replace("name = \"m\"", "name = \"n\""));
+    desk.write("n.csv", &profile("n", true));
+    desk.write("one.csv", &format!("{HEADER}m,1,7,600,50,10,900,1\n"));
+    for (args, says) in [
+        (format!("plan.json {from} --load 40"), "`m`: rate binds"),
+        (format!("plan.json {from} --load 3"), "place anew with gpumon place"),
+        (format!("plan.json {from} --load 0"), "--load 0"),
+        (format!("plan.json {from} --carbon-g-per-kwh=-1"), "at least 0"),
+        (format!("plan.json {from} --carbon-g-per-kwh 1e300"), "cluster.carbon_g_per_kwh"),
+        (format!("plan.json {from} -o plan.json --force"), "of the same command"),
+        (format!("plan.json {from} -o - --json"), "leave one out"),
+        (format!("plan.json {from} -o same.json"), "--force"),
+        (format!("nowhere.json {from}"), "cannot read the plan `nowhere.json`"),
+        (format!("w.toml {from}"), "not a plan"),
+        (format!("future.json {from}"), "schema 99"),
+        (format!("odd.json {from}"), "objective `speed`"),
+        (format!("dirty.json {from}"), "what the plan `dirty.json` or the command line has"),
+        ("plan.json -w other.toml --profile n.csv --base-power base.csv".into(), "does not serve `n`"),
+        ("plan.json -w mps.toml --profile mps.csv --base-power base.csv".into(), "shares GPUs by `mig`"),
+        (
+            "plan.json -w w.toml --profile one.csv --base-power base.csv".into(),
+            "which the profile does not have",
+        ),
+        ("plan.json -w w.toml".into(), "--models"),
+    ] {
+        desk.fails(&format!("tune {args}"), says);
+    }
+}
+
+#[test]
 fn predictions_say_where_they_are_extrapolated() {
     let desk = Desk::new();
     desk.works("fit mig.csv -o m.json --base-power base.csv --form physical");

@@ -173,7 +173,8 @@ impl Workload {
         Ok(workload)
     }
 
-    fn check(&self) -> Result<(), WorkloadError> {
+    /// An error for the first value that is out of its range.
+    pub fn check(&self) -> Result<(), WorkloadError> {
         let cluster = &self.cluster;
         if !GPU_KINDS.contains(&cluster.gpu.as_str()) {
             return Err(wrong("cluster.gpu", &cluster.gpu, "`a100`, `h100` or `h200`"));

@@ -29,7 +29,7 @@ use crate::problem::{Demand, Problem};
 use crate::turn::{Turn, shares};
 
 /// Relative difference that rounding in a file may make.
-const ROUNDING: f64 = 1e-6;
+pub(crate) const ROUNDING: f64 = 1e-6;
 
 /// One thing that is wrong with a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -287,6 +287,6 @@ fn check_totals(problem: &Problem, plan: &Plan) -> Vec<String> {
 }
 
 /// Whether two numbers differ by no more than rounding; never for NaN.
-fn near(a: f64, b: f64) -> bool {
+pub(crate) fn near(a: f64, b: f64) -> bool {
     (a - b).abs() <= ROUNDING * a.abs().max(b.abs())
 }

@@ -8,8 +8,9 @@
 //! ```
 //!
 //! [`problem`] says what is asked, [`candidate`] what each model could run as, [`cost`] what a shared GPU costs,
-//! [`policy`] holds one file a system, [`compare`] puts systems side by side, [`plan`] is the file that comes out, [`check`] is the one judge of every plan,
-//! and [`emit`] turns a plan into what runs it. [`place`] is the whole way.
+//! [`policy`] holds one file a system, [`compare`] puts systems side by side, [`plan`] is the file that comes out, [`check`] is the
+//! one judge of every plan, [`emit`] turns a plan into what runs it, and [`tune`] gives a plan that runs new clocks and
+//! batches. [`place`] is the whole way.
 //!
 //! Not done here: fitting. Whoever has models instead of measurements predicts profile rows first.
 
@@ -24,6 +25,7 @@ pub mod policy;
 pub mod problem;
 pub mod queue;
 pub mod slowdown;
+pub mod tune;
 pub mod turn;
 
 pub use cost::Objective;

@@ -50,7 +50,7 @@ pub struct Plan {
     pub carbon_g_per_kwh: f64,
     /// Power usage effectiveness that was reckoned with.
     pub pue: f64,
-    /// The GPUs, highest clock first.
+    /// The GPUs: highest clock first as placed, in the same order when tuned.
     pub gpus: Vec<Gpu>,
     /// Sums over the GPUs.
     pub total: Total,
@@ -204,6 +204,11 @@ impl Plan {
         let mut gpus: Vec<Gpu> =
             placed.iter().filter(|p| !p.items.is_empty()).map(|p| gpu(problem, p)).collect();
         gpus.sort_by_key(|g| std::cmp::Reverse(g.frequency_mhz));
+        Self::of_gpus(problem, system, gpus)
+    }
+
+    /// The plan file of these GPUs, in this order.
+    pub(crate) fn of_gpus(problem: &Problem, system: &str, gpus: Vec<Gpu>) -> Self {
         let unused_w = problem.unused_w(gpus.len());
         let average_power_w: f64 = gpus.iter().map(|g| g.average_power_w).sum::<f64>() + unused_w;
         let rate_rps = problem.cost.total_rate_rps;
@@ -305,11 +310,16 @@ fn gpu(problem: &Problem, placed: &Placed) -> Gpu {
         share.iter().for_each(|&at| partitions[at].start_slot = Some(start));
     }
     partitions.sort_by_key(|p| p.start_slot);
+    gpu_of(problem, placed.frequency_mhz, partitions)
+}
+
+/// A GPU at this clock with these partitions.
+pub(crate) fn gpu_of(problem: &Problem, frequency_mhz: u32, partitions: Vec<Partition>) -> Gpu {
     let loads = loads(&partitions);
     // A clock that the problem does not have is the checker's to report.
-    let base_w = problem.base_w(placed.frequency_mhz).unwrap_or(0.0);
+    let base_w = problem.base_w(frequency_mhz).unwrap_or(0.0);
     Gpu {
-        frequency_mhz: placed.frequency_mhz,
+        frequency_mhz,
         base_w,
         power_w: base_w + loads.iter().map(|l| l.dynamic_w).sum::<f64>(),
         average_power_w: average_w(base_w, &loads),
@@ -318,7 +328,8 @@ fn gpu(problem: &Problem, placed: &Placed) -> Gpu {
     }
 }
 
-fn partition(problem: &Problem, item: &PlacedItem) -> Partition {
+/// A partition without a place yet.
+pub(crate) fn partition(problem: &Problem, item: &PlacedItem) -> Partition {
     let (model, c) = (&problem.models[item.model], &item.candidate);
     Partition {
         model: model.name.clone(),

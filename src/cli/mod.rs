@@ -82,6 +82,8 @@ pub enum Command {
     Place(pipeline::PlaceArgs),
     /// Put all systems side by side at several loads and objectives: GPUs, power, energy, carbon, distance to the optimum
     Compare(pipeline::CompareArgs),
+    /// Set clocks and batches of a running plan anew after a change of rates or carbon intensity, without moving a model
+    Tune(pipeline::TuneArgs),
     /// Draw a model file (held-out points, residuals along each axis, surfaces) or plans as one HTML page
     Report(pipeline::ReportArgs),
 }

@@ -268,6 +268,9 @@ pub struct SourceArgs {
     /// Batch sizes to choose from with --models, items
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32", value_name = "LIST", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub batches: Vec<u32>,
+    /// At most this many GPUs [default: the workload's, or as many as it takes]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
+    pub gpus: Option<u32>,
 }
 
 impl SourceArgs {
@@ -320,9 +323,6 @@ pub struct PlaceArgs {
     pub objective: Objective,
     #[command(flatten)]
     pub source: SourceArgs,
-    /// At most this many GPUs [default: the workload's, or as many as it takes]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
-    pub gpus: Option<u32>,
     /// Scale of every rate, 1e-6 to 1e6
     #[arg(long, default_value_t = 1.0, value_name = "FACTOR", allow_negative_numbers = true)]
     pub load: f64,
@@ -375,6 +375,27 @@ pub struct CompareArgs {
     #[arg(long)]
     pub force: bool,
     /// The comparison as one JSON document on standard output instead of the table
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `tune`.
+#[derive(Debug, Args)]
+pub struct TuneArgs {
+    /// Plan that runs
+    #[arg(value_name = "PLAN.json")]
+    pub running: PathBuf,
+    #[command(flatten)]
+    pub source: SourceArgs,
+    /// Scale of every rate, 1e-6 to 1e6 [default: the plan's]
+    #[arg(long, value_name = "FACTOR", allow_negative_numbers = true)]
+    pub load: Option<f64>,
+    /// Carbon intensity of the electricity, g/kWh [default: the workload's, or the plan's]
+    #[arg(long, value_name = "G", allow_negative_numbers = true, value_parser = parse::not_negative)]
+    pub carbon_g_per_kwh: Option<f64>,
+    #[command(flatten)]
+    pub plan: PlanArgs,
+    /// What changed and the plan, as one JSON document on standard output; not with `-o -`
     #[arg(long)]
     pub json: bool,
 }

@@ -38,6 +38,7 @@ mod runs;
 mod session;
 mod summary;
 mod together;
+mod tune;
 mod worker;
 
 /// Exit code: everything was done.
@@ -78,6 +79,7 @@ pub fn run(command: &Command) -> Result<u8> {
         Command::Predict(args) => predict::run(args),
         Command::Place(args) => place::run(args),
         Command::Compare(args) => compare::run(args),
+        Command::Tune(args) => tune::run(args),
         Command::Report(args) => report::run(args),
     }
 }

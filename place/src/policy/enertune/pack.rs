@@ -136,6 +136,7 @@ impl<'p> Packer<'p> {
             model: i.model,
             candidate: self.problem.models[i.model].candidates[i.candidate as usize],
             rate_rps: self.problem.models[i.model].rate_rps,
+            turn: None,
         };
         let placed = |bin: &Bin| Placed {
             frequency_mhz: self.problem.clocks[bin.clock].0,
