@@ -22,6 +22,7 @@ mod known;
 mod lines;
 mod mark;
 mod merge;
+mod neighbours;
 mod place;
 mod predict;
 mod profile;

@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use gpumon_core::workload::Workload;
@@ -15,6 +16,7 @@ use gpumon_place::plan::{Input, Plan};
 use gpumon_place::policy;
 use gpumon_place::problem::{Ask, LOAD, Problem};
 
+use super::neighbours::Neighbours;
 use super::{DONE, candidates, inputs};
 use crate::cli::pipeline::{EmitKind, PlaceArgs};
 use crate::export::file::is_stdout;
@@ -72,8 +74,14 @@ pub fn run(args: &PlaceArgs) -> Result<u8> {
 
 fn plan<'a>(args: &PlaceArgs, workload: &Workload, read: impl Iterator<Item = &'a PathBuf>) -> Result<Plan> {
     let given = args.base_power.as_deref().map(inputs::base_power).transpose()?;
+    let mut neighbours = None;
     let (rows, base) = match &args.models {
-        Some(path) => candidates::from_models(&ModelFile::read(path)?, workload, given, &args.batches)?,
+        Some(path) => {
+            let models = ModelFile::read(path)?;
+            let candidates = candidates::from_models(&models, workload, given, &args.batches)?;
+            neighbours = Neighbours::of(models, workload).map(Arc::new);
+            candidates
+        }
         None => {
             let rows = inputs::profiles(&args.profile)?;
             let served = |name: &str| workload.models.iter().any(|m| m.name == name);
@@ -90,8 +98,14 @@ fn plan<'a>(args: &PlaceArgs, workload: &Workload, read: impl Iterator<Item = &'
     };
     let system = policy::policy(&args.system)?;
     let (gpus, load, split, time_limit) = (args.gpus, args.load, system.splits(), args.time_limit);
-    let ask = Ask { gpus, load, split, time_limit, ..Ask::new(workload, &rows, &base, args.objective) };
-    let mut plan = policy::solve(&Problem::new(&ask)?, system)?;
+    let slowdown = neighbours.clone().map(|neighbours| neighbours as _);
+    let ask =
+        Ask { gpus, load, split, time_limit, slowdown, ..Ask::new(workload, &rows, &base, args.objective) };
+    let plan = policy::solve(&Problem::new(&ask)?, system);
+    if let Some(neighbours) = neighbours {
+        neighbours.failed()?;
+    }
+    let mut plan = plan?;
     plan.inputs = read.map(input).collect::<Result<_>>()?;
     Ok(plan)
 }
