@@ -158,6 +158,38 @@ fn the_cheapest_plan_says_that_it_is_proven() {
 }
 
 #[test]
+fn gpulets_takes_turns_in_a_plan_but_not_in_run_scripts() {
+    let desk = Desk::new();
+    let names = ["a", "b", "c", "d", "e"];
+    let head = WORKLOAD.split("[[model]]").next().unwrap().to_owned();
+    let of = |name: &str| {
+        format!("[[model]]\nname = \"{name}\"\nlatency_slo_ms = 100\nrate_rps = 20\nrun = [\"true\"]\n")
+    };
+    let models: String = names.map(of).concat();
+    for (sharing, mig, place_key) in [("mig", true, "slices"), ("mps", false, "share_pct")] {
+        desk.write("five.toml", &(head.replace("\"mig\"", &format!("\"{sharing}\"")) + &models));
+        for name in names {
+            desk.write(&format!("{name}.csv"), &profile(name, mig));
+        }
+        let files = names.map(|name| format!("--profile {name}.csv ")).concat();
+        let place = format!("place --system gpulets -w five.toml {files} --base-power base.csv");
+        let (plan, said) = desk.works(&place);
+        assert!(said.contains("gpulets: 1 GPU"), "{said}");
+        let plan: Value = serde_json::from_str(&plan).unwrap();
+        let partitions = plan["gpus"][0]["partitions"].as_array().unwrap();
+        assert_eq!(partitions.len(), 5);
+        let shares: std::collections::BTreeSet<String> = partitions
+            .iter()
+            .map(|p| format!("{} {}", p["turn"]["partition"], p[place_key].as_f64().unwrap()))
+            .collect();
+        assert_eq!(shares.len(), 2, "{shares:?}");
+        assert!(partitions.iter().all(|p| p["turn"]["round_ms"].as_f64().is_some_and(|ms| ms <= 100.0)));
+        desk.fails(&format!("{place} -o plan.json --emit sh"), "in turns with others in one partition");
+        assert!(!desk.path("plan.json").exists());
+    }
+}
+
+#[test]
 fn no_usable_row_says_why() {
     let desk = Desk::new();
     let base = "--base-power base.csv";

@@ -176,3 +176,49 @@ fn sets_that_cannot_be_fitted_are_explained() {
     let row = &rows(&String::from_utf8(out.stdout).unwrap())[0];
     assert_eq!((row["pred_slowdown"].as_str(), row["pred_latency_low"].as_str()), ("1", ""));
 }
+
+#[test]
+fn gpulets_leaves_room_for_the_slowdown_of_measured_sets() {
+    let desk = Desk::new();
+    desk.fit();
+    let model = std::fs::read_to_string(desk.0.path().join("m.json")).unwrap();
+    let mut alone: Value = serde_json::from_str(&model).unwrap();
+    alone.as_object_mut().unwrap().remove("colocation");
+    desk.write("alone.json", &alone.to_string());
+    let mut workload = "[cluster]\ngpu = \"h200\"\nsharing = \"mps\"\n".to_owned();
+    for name in ["resnet50", "vgg19", "densenet161", "bert", "gpt", "whisper"] {
+        workload += &format!("[[model]]\nname = \"{name}\"\nlatency_slo_ms = 120\nrate_rps = 900\n");
+    }
+    desk.write("w.toml", &workload);
+    let place = |models: &str| -> Value {
+        let args = ["place", "--system", "gpulets", "-w", "w.toml", "--models", models];
+        serde_json::from_str(&desk.works(&args)).unwrap()
+    };
+    let [together, alone] = ["m.json", "alone.json"].map(place);
+    let gpus = |plan: &Value| plan["gpus"].as_array().unwrap().len();
+    assert!(gpus(&together) > gpus(&alone), "{} {}", gpus(&together), gpus(&alone));
+
+    // Both partitions of a GPU at the share, batch and rate of the plan, as `predict --together` sees them.
+    let mut points = "set,model,batch_size,share,frequency\n".to_owned();
+    let mut planned = Vec::new();
+    for (set, gpu) in together["gpus"].as_array().unwrap().iter().enumerate() {
+        let partitions = gpu["partitions"].as_array().unwrap();
+        if partitions.len() != 2 || partitions.iter().any(|p| p.get("turn").is_some()) {
+            continue;
+        }
+        for p in partitions {
+            let share = p["share_pct"].as_f64().unwrap() / 100.0;
+            points += &format!("{set},{},{},{share},1980\n", p["model"].as_str().unwrap(), p["batch"]);
+            planned.push(p.clone());
+        }
+    }
+    desk.write("planned.csv", &points);
+    let predicted = rows(&desk.works(&["predict", "m.json", "--points", "planned.csv", "--together"]));
+    assert!(predicted.len() >= 4, "{together}");
+    for (row, p) in predicted.iter().zip(&planned) {
+        let slowed_ms = p["latency_ms"].as_f64().unwrap() * row["pred_slowdown"].parse::<f64>().unwrap();
+        assert!(2.0 * slowed_ms <= 120.0 * (1.0 + 1e-9), "{row:?} {p}");
+        let able_rps = 1e3 * p["batch"].as_f64().unwrap() / slowed_ms;
+        assert!(able_rps >= p["rate_rps"].as_f64().unwrap() * (1.0 - 1e-6), "{able_rps} {row:?} {p}");
+    }
+}

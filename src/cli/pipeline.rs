@@ -341,9 +341,6 @@ pub struct PlaceArgs {
 pub struct CompareArgs {
     #[command(flatten)]
     pub source: SourceArgs,
-    /// At most this many GPUs [default: the workload's, or as many as it takes]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
-    pub gpus: Option<u32>,
     /// Systems to compare [default: all]
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub systems: Vec<String>,

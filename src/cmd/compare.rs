@@ -33,12 +33,11 @@ pub fn run(args: &CompareArgs) -> Result<u8> {
     let single = || [&args.output, &args.html].into_iter().flatten().map(PathBuf::as_path);
     inputs::distinct(read(), single())?;
     let source = Source::read(&args.source)?;
-    let Source { workload, rows, base } = &source;
-    let (gpus, time_limit) = (args.gpus, args.time_limit);
-    let ask = Ask { gpus, time_limit, ..Ask::new(workload, rows, base, Objective::default()) };
+    let ask = Ask { time_limit: args.time_limit, ..source.ask(&args.source, Objective::default()) };
     let hashes = args.source.files().map(input).collect::<Result<Vec<_>>>()?;
     let stop = signals::stop_flag()?;
     let answers = answers(&ask, &questions, || stop.load(Ordering::SeqCst));
+    source.failed()?;
     let Some(mut answers) = answers else { return Ok(INTERRUPTED) };
     for plan in answers.iter_mut().flat_map(|a| &mut a.plan) {
         plan.inputs.clone_from(&hashes);
@@ -48,7 +47,8 @@ pub fn run(args: &CompareArgs) -> Result<u8> {
         return Err(anyhow!("{reason}")).context("no system has a plan");
     };
 
-    let comparison = Comparison::new(plan, gpus.or(workload.cluster.gpus), cases(&answers));
+    let comparison =
+        Comparison::new(plan, args.source.gpus.or(source.workload.cluster.gpus), cases(&answers));
     let json = serde_json::to_string_pretty(&comparison)? + "\n";
     let html = args.html.as_ref().map(|_| page::html(&comparison, &answers)).transpose()?;
     let plans =

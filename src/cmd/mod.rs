@@ -23,6 +23,7 @@ mod known;
 mod lines;
 mod mark;
 mod merge;
+mod neighbours;
 mod place;
 mod plans;
 mod predict;

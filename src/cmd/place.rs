@@ -35,11 +35,12 @@ pub fn run(args: &PlaceArgs) -> Result<u8> {
 }
 
 fn plan(args: &PlaceArgs, source: &Source) -> Result<Plan> {
-    let Source { workload, rows, base } = source;
     let system = policy::policy(&args.system)?;
-    let (gpus, load, split, time_limit) = (args.source.gpus, args.load, system.splits(), args.time_limit);
-    let ask = Ask { gpus, load, split, time_limit, ..Ask::new(workload, rows, base, args.objective) };
-    let mut plan = policy::solve(&Problem::new(&ask)?, system)?;
+    let (load, split, time_limit) = (args.load, system.splits(), args.time_limit);
+    let ask = Ask { load, split, time_limit, ..source.ask(&args.source, args.objective) };
+    let plan = policy::solve(&Problem::new(&ask)?, system);
+    source.failed()?;
+    let mut plan = plan?;
     plan.inputs = args.source.files().map(input).collect::<Result<_>>()?;
     Ok(plan)
 }

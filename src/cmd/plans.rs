@@ -5,16 +5,19 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use gpumon_core::profile::ProfileRow;
 use gpumon_core::workload::Workload;
 use gpumon_fit::model_file::ModelFile;
 use gpumon_place::base::BasePower;
+use gpumon_place::cost::Objective;
 use gpumon_place::emit::{Emission, Emitter, Order, emitter};
 use gpumon_place::plan::{Input, Plan};
-use gpumon_place::problem::LOAD;
+use gpumon_place::problem::{Ask, LOAD};
 
+use super::neighbours::Neighbours;
 use super::{candidates, inputs};
 use crate::cli::pipeline::{PlanArgs, SourceArgs};
 use crate::export::file::is_stdout;
@@ -25,9 +28,11 @@ pub struct Source {
     /// What is to be served.
     pub workload: Workload,
     /// Measured or predicted rows.
-    pub rows: Vec<ProfileRow>,
+    rows: Vec<ProfileRow>,
     /// Base power by clock.
-    pub base: BasePower,
+    base: BasePower,
+    /// How much neighbours slow each other down, where that is known.
+    neighbours: Option<Arc<Neighbours>>,
 }
 
 impl Source {
@@ -35,11 +40,29 @@ impl Source {
     pub fn read(args: &SourceArgs) -> Result<Self> {
         let workload = inputs::workload(&args.workload)?;
         let given = args.base_power.as_deref().map(inputs::base_power).transpose()?;
+        let mut neighbours = None;
         let (rows, base) = match &args.models {
-            Some(path) => candidates::from_models(&ModelFile::read(path)?, &workload, given, &args.batches)?,
+            Some(path) => {
+                let models = ModelFile::read(path)?;
+                let candidates = candidates::from_models(&models, &workload, given, &args.batches)?;
+                neighbours = Neighbours::of(models, &workload).map(Arc::new);
+                candidates
+            }
             None => measured(&args.profile, &workload, given)?,
         };
-        Ok(Self { workload, rows, base })
+        Ok(Self { workload, rows, base, neighbours })
+    }
+
+    /// The inputs of a problem, at full load.
+    pub fn ask(&self, args: &SourceArgs, objective: Objective) -> Ask<'_> {
+        let Self { workload, rows, base, neighbours } = self;
+        let slowdown = neighbours.clone().map(|neighbours| neighbours as _);
+        Ask { gpus: args.gpus, slowdown, ..Ask::new(workload, rows, base, objective) }
+    }
+
+    /// An error if neighbours were asked for that could not be told.
+    pub fn failed(&self) -> Result<()> {
+        self.neighbours.as_ref().map_or(Ok(()), |neighbours| neighbours.failed())
     }
 }
 

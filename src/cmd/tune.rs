@@ -59,9 +59,8 @@ pub fn run(args: &TuneArgs) -> Result<u8> {
 fn tune(args: &TuneArgs, source: &Source, running: &Plan, load: f64) -> Result<Tuned> {
     let objective: Objective =
         running.objective.parse().map_err(|e| anyhow!("the plan `{}`: {e}", args.running.display()))?;
-    let Source { workload, rows, base } = source;
-    let (gpus, split) = (args.source.gpus, divides(running, workload));
-    let ask = Ask { gpus, load, split, ..Ask::new(workload, rows, base, objective) };
+    let split = divides(running, &source.workload);
+    let ask = Ask { load, split, ..source.ask(&args.source, objective) };
     Ok(Tuner::WHOLE.tune(&Problem::new(&ask)?, running)?)
 }
 

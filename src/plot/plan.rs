@@ -158,4 +158,19 @@ mod tests {
         assert!(((rects[2].0 - MARGIN) / BAR - 0.75).abs() < 1e-3, "slot 6 of 8");
         assert!(svg.contains("(simulated)") && svg.contains("&lt;m&gt;"));
     }
+
+    #[test]
+    fn models_in_turns_divide_the_width_of_their_share() {
+        let turn = r#""dynamic_w":7,"turn":{"partition":0,"round_ms":9}}"#;
+        let other = r#""model":"o","batch":2,"slices":4,"start_slot":0,"processes":1,"rate_rps":9,"latency_slo_ms":30,"latency_ms":3,
+            "throughput_rps":323,"#;
+        let text = PLAN.replacen(r#""dynamic_w":7}"#, &format!("{turn},{{{other}{turn}"), 1);
+        let svg = svg(&Plan::parse(&text).unwrap(), &["n"]).unwrap();
+        let document = roxmltree::Document::parse(&svg).unwrap();
+        let rects = document.descendants().filter(|n| n.has_tag_name("rect"));
+        let widths: Vec<f64> = rects.map(|n| n.attribute("width").unwrap().parse().unwrap()).collect();
+        assert_eq!(widths.len(), 4, "the bar and three models");
+        assert!(widths[1..3].iter().all(|width| (width / BAR - 0.25).abs() < 1e-3), "{widths:?}");
+        assert!(svg.contains("4/7 in turns, batch 2"));
+    }
 }
