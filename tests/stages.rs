@@ -184,7 +184,7 @@ fn gpulets_takes_turns_in_a_plan_but_not_in_run_scripts() {
             .collect();
         assert_eq!(shares.len(), 2, "{shares:?}");
         assert!(partitions.iter().all(|p| p["turn"]["round_ms"].as_f64().is_some_and(|ms| ms <= 100.0)));
-        desk.fails(&format!("{place} -o plan.json --emit sh"), "in turns with others in one partition");
+        desk.fails(&format!("{place} -o plan.json --emit sh"), "takes turns with others in one partition");
         assert!(!desk.path("plan.json").exists());
     }
 }

@@ -12,7 +12,7 @@
 //! unserved, and here everything is served.
 //! Neighbours: where slowdown is known, times are those beside the neighbour that is there, and the neighbour's own are looked at
 //! again. Best fit keeps to nodes whose neighbour keeps its batch with 2 t ≤ SLO; step 1 lets its batch become smaller. What the
-//! neighbour then no longer serves comes back as rate of its model, at most [`RETURNS`] times; after that it may lose nothing.
+//! neighbour then no longer serves comes back as rate of its model, at most `RETURNS` times; after that it may lose nothing.
 //! Not done: undoing, except of what step 2 replaces.
 //!
 //! Source: GPUlets (ATC'22), elastic partitioning and its fallbacks.
