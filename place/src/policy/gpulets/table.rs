@@ -64,6 +64,13 @@ pub struct Run {
     pub rate_rps: f64,
 }
 
+impl Size {
+    /// The least part of the time that serving this rate takes.
+    pub fn load(&self, rate_rps: f64) -> f64 {
+        rate_rps * self.item_ms / 1e3
+    }
+}
+
 impl Run {
     /// This row at this rate, if it keeps up and two of its batches take no longer than the SLO.
     pub fn new(row: Row, time_ms: f64, slo_ms: f64, rate_rps: f64) -> Option<Self> {
@@ -144,6 +151,11 @@ impl Table {
     /// The largest size of at most this many percent.
     pub fn within(&self, pct: f64) -> Option<usize> {
         self.sizes.partition_point(|size| size.pct <= pct + ROUNDING).checked_sub(1)
+    }
+
+    /// The size that is exactly this share.
+    pub fn of_share(&self, share: Share) -> Option<&Size> {
+        self.sizes.iter().find(|size| size.share == share)
     }
 
     /// Requests a second of a saturated gpulet alone; 0 where none is.
