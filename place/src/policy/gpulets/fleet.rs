@@ -14,7 +14,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::round::MOST;
-use super::table::{ROUNDING, Row, Run, Table};
+use super::table::{ROUNDING, Row, Run, Table, share_bytes};
 use crate::candidate::{Candidate, Share};
 use crate::policy::sizes;
 use crate::problem::Problem;
@@ -171,23 +171,23 @@ impl<'p> Fleet<'p> {
         }
     }
 
-    /// Time of a row's batch on a spot, ms; `None` where its memory does not fit beside the neighbour and `others` in its gpulet.
-    pub fn time_ms(&self, spot: Spot, table: usize, row: &Row, others: &[Member]) -> Option<f64> {
-        let neighbour = self.beside(spot);
-        let bytes = |members: &[Member]| -> f64 {
-            members.iter().filter_map(|m| m.run.row.candidate.uses.mem_bytes).sum()
+    /// Whether these rows fit in the memory of one gpulet on a spot, beside its neighbour's under MPS.
+    pub fn has_memory<'a>(&self, spot: Spot, rows: impl Iterator<Item = &'a Row>) -> bool {
+        let bytes = |row: &Row| row.candidate.uses.mem_bytes.unwrap_or(0.0);
+        let mut rows = rows.peekable();
+        let Some(share) = rows.peek().map(|row| row.candidate.share) else { return true };
+        let neighbours = self.beside(spot).map_or(&[][..], |n| n.members.as_slice());
+        let beside = match share {
+            Share::Slices(_) => 0.0,
+            Share::Percent(_) => neighbours.iter().map(|m| bytes(&m.run.row)).sum(),
         };
-        if let Some(own) = row.candidate.uses.mem_bytes {
-            let inside = own + bytes(others);
-            let shared = match row.candidate.share {
-                Share::Slices(_) => inside,
-                Share::Percent(_) => inside + neighbour.map_or(0.0, |n| bytes(&n.members)),
-            };
-            if shared > super::table::share_bytes(self.problem, row.candidate.share) {
-                return None;
-            }
-        }
-        Some(row.time_ms * neighbour.map_or(1.0, |n| self.factor(table, &row.candidate, &n.members)))
+        rows.map(bytes).sum::<f64>() + beside <= share_bytes(self.problem, share)
+    }
+
+    /// Time of a row's batch on a spot, ms; `None` where its memory does not fit.
+    pub fn time_ms(&self, spot: Spot, table: usize, row: &Row) -> Option<f64> {
+        let factor = || self.beside(spot).map_or(1.0, |n| self.factor(table, &row.candidate, &n.members));
+        self.has_memory(spot, std::iter::once(row)).then(|| row.time_ms * factor())
     }
 
     /// How much a model is slowed down by the worst of those beside it.

@@ -13,7 +13,7 @@
 //! - p_req(r): from p_eff downward the smallest size that serves r with the batch of p_eff's residue.
 //!
 //! Cases: rows of one process; sizes whose smallest batch takes more than half the SLO serve nothing, and a model without any other is
-//! no table (`None`). Rows that need more memory than their share has are left out ([`fits_alone`]).
+//! no table (`None`). Rows that need more memory than their share has are left out.
 //! Not done: choosing where.
 //!
 //! Source: GPUlets (ATC'22), elastic partitioning; a timeout with a batch above the smallest is for profiles with few batches.

@@ -12,7 +12,7 @@
 //! unserved, and here everything is served.
 //! Neighbours: where slowdown is known, times are those beside the neighbour that is there, and the neighbour's own are looked at
 //! again. Best fit keeps to nodes whose neighbour keeps its batch with 2 t ≤ SLO; step 1 lets its batch become smaller. What the
-//! neighbour then no longer serves comes back as rate of its model, at most [`RETURNS`] times; after that it may lose nothing.
+//! neighbour then no longer serves comes back as rate of its model, at most eight times; after that it may lose nothing.
 //! Not done: undoing, except of what step 2 replaces.
 //!
 //! Source: GPUlets (ATC'22), elastic partitioning and its fallbacks.
@@ -167,7 +167,7 @@ impl<'p> Trial<'p> {
         harm: Harm,
     ) -> Option<Offer> {
         let spot = self.fleet.free_spot(gpu);
-        let time = |row: &Row| self.fleet.time_ms(spot, table, row, &[]);
+        let time = |row: &Row| self.fleet.time_ms(spot, table, row);
         let run = self.fleet.tables[table].most(size, left_rps, time)?;
         if all && run.rate_rps < left_rps {
             return None;
@@ -254,7 +254,7 @@ impl<'p> Trial<'p> {
             let larger = moving && self.fleet.beside(spot).is_none();
             let last = if larger { of.sizes.len() } else { size + 1 };
             let offer = (size..last).find_map(|size| {
-                let time = |row: &Row| self.fleet.time_ms(spot, table, row, &[]);
+                let time = |row: &Row| self.fleet.time_ms(spot, table, row);
                 let run = of.most(size, all_rps, time).filter(|run| run.rate_rps >= all_rps)?;
                 self.beside(spot, Member { table, run }, Harm::Rate)
             });
@@ -295,25 +295,18 @@ impl<'p> Trial<'p> {
         let wants = |&(table, rate_rps): &(usize, f64)| {
             let of = &tables[table];
             let size = of.of_share(gpulet.share)?;
-            let timed = |row: &Row| Some((*row, self.fleet.time_ms(spot, table, row, &[])?));
+            let timed = |row: &Row| Some((*row, self.fleet.time_ms(spot, table, row)?));
             Some(Wants { rows: size.rows.iter().filter_map(timed).collect(), slo_ms: of.slo_ms, rate_rps })
         };
         let models: Vec<Wants> = rates.iter().map(wants).collect::<Option<_>>()?;
-        let members = |rows: &[(Row, f64)], round_ms: f64| -> Vec<Member> {
-            let member = |(&(table, rate_rps), &(row, time_ms)): (&(usize, f64), &(Row, f64))| Member {
-                table,
-                run: Run { row, time_ms, duty_ms: round_ms, rate_rps },
-            };
-            rates.iter().zip(rows).map(member).collect()
-        };
-        let fits = |rows: &[(Row, f64)]| {
-            let all = members(rows, f64::INFINITY);
-            let Some((last, others)) = all.split_last() else { return false };
-            self.fleet.time_ms(spot, last.table, &last.run.row, others).is_some()
-        };
+        let fits = |rows: &[(Row, f64)]| self.fleet.has_memory(spot, rows.iter().map(|(row, _)| row));
         let Round { round_ms, rows, .. } = round::best(&models, fits)?;
-        let share = gpulet.share;
-        let gpulet = Gpulet { share, members: members(&rows, round_ms), round_ms: Some(round_ms) };
+        let member = |(&(table, rate_rps), &(row, time_ms)): (&(usize, f64), &(Row, f64))| Member {
+            table,
+            run: Run { row, time_ms, duty_ms: round_ms, rate_rps },
+        };
+        let members = rates.iter().zip(&rows).map(member).collect();
+        let gpulet = Gpulet { share: gpulet.share, members, round_ms: Some(round_ms) };
         let neighbour = match self.fleet.beside(spot).filter(|_| self.fleet.problem.slowdown.is_some()) {
             Some(neighbour) => Some(self.slowed(neighbour, &gpulet.members, Harm::Rate)?),
             None => None,
