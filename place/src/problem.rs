@@ -5,6 +5,7 @@
 //! [`Ask::gpus`], else the workload's, else free. A model of the workload with a `max_load` is not scaled above that.
 //! Where rates may be divided over partitions, a candidate need not keep up with a whole rate.
 //! With arrivals, the SLO is of a request and holds for a percentile of them ([`crate::queue`]); without, of a batch.
+//! How much neighbours slow each other down is known only where the asker hands it in ([`crate::slowdown`]).
 //! A model that no candidate can serve is an error that names it, what binds and the nearest achievable.
 //! Not done: choosing anything.
 //!

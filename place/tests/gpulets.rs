@@ -303,7 +303,7 @@ fn a_remainder_within_the_slack_is_served_too() {
     assert_eq!(partitions(&plan), [(0, "m", 20.0, 1, 100.0), (0, "m", 80.0, 1, 0.5)]);
 }
 
-/// Models `a` and `b` that each take 5 ms for one request on half a GPU, and want 20 a second within 60 ms.
+/// Models that each take 5 ms for one request on half a GPU, and want 20 a second within 60 ms.
 fn by_turns(count: usize, sharing: &str) -> Problem {
     let names: Vec<String> = ["a", "b", "c", "d", "e", "f", "g"].map(String::from)[..count].to_vec();
     let text = names.iter().fold(MPS.replace("mps", sharing), |text, name| text + &model(name, 60.0, 20.0));

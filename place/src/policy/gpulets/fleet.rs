@@ -5,14 +5,16 @@
 //! batch and duty cycle are those of that size.
 //! Cases: under MIG the left-over is the largest instance with legal starts beside the first. Under MPS both gpulets share the GPU's
 //! memory; an instance has its own. Memory that was not measured does not bind.
-//! Free nodes are kept by size, so that the smallest that is large enough is found without looking at all GPUs.
+//! Free nodes are kept by size, so that the smallest that is large enough is found without looking at all GPUs; gpulets that others may
+//! take turns in by size and least load (requests/s × the least time a request takes), so that the fullest with room comes first.
 //! Not done: which model takes what.
 //!
 //! Source: GPUlets (ATC'22), elastic partitioning.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::table::{ROUNDING, Row, Run, Table};
+use super::round::MOST;
+use super::table::{ROUNDING, Row, Run, Table, share_bytes};
 use crate::candidate::{Candidate, Share};
 use crate::policy::sizes;
 use crate::problem::Problem;
@@ -54,12 +56,26 @@ pub struct Fleet<'p> {
     limit: usize,
     /// GPUs with one gpulet, by what is free beside it, millionths of a percent.
     half: BTreeMap<u64, BTreeSet<usize>>,
+    /// Gpulets with idle time and fewer than three models, by size and load.
+    open: BTreeMap<u64, BTreeSet<(u64, Spot)>>,
+}
+
+impl Gpulet {
+    /// The part of the time in which something runs.
+    fn busy(&self) -> f64 {
+        match (self.round_ms, self.members.as_slice()) {
+            (None, [one]) => one.run.occupancy(),
+            (round_ms, members) => {
+                members.iter().map(|m| m.run.time_ms).sum::<f64>() / round_ms.unwrap_or(f64::MIN_POSITIVE)
+            }
+        }
+    }
 }
 
 impl<'p> Fleet<'p> {
     /// This many GPUs, all free.
     pub fn new(problem: &'p Problem, tables: &'p [Table], limit: usize) -> Self {
-        Self { problem, tables, gpus: Vec::new(), limit, half: BTreeMap::new() }
+        Self { problem, tables, gpus: Vec::new(), limit, half: BTreeMap::new(), open: BTreeMap::new() }
     }
 
     /// A GPU without gpulets, if there is one.
@@ -70,6 +86,21 @@ impl<'p> Fleet<'p> {
     /// Left-overs of at least this size with the GPUs that have them, ascending.
     pub fn left_overs(&self, least_pct: f64) -> impl DoubleEndedIterator<Item = (f64, &BTreeSet<usize>)> {
         self.half.range(key(least_pct - ROUNDING)..).map(|(left, gpus)| (*left as f64 / 1e6, gpus))
+    }
+
+    /// Where a model of this least load may take turns in gpulets of this size, the fullest first.
+    pub fn open(&self, share: Share, load: f64) -> impl Iterator<Item = Spot> {
+        let most = (1.0 - load).max(0.0).to_bits();
+        let of_size = self.open.get(&size_key(share)).into_iter();
+        of_size.flat_map(move |open| open.range(..=(most, (usize::MAX, 1))).rev().map(|(_, spot)| *spot))
+    }
+
+    /// The size, load and spot that [`Self::open`] lists a gpulet by, if it does.
+    fn open_key(&self, spot: Spot) -> Option<(u64, (u64, Spot))> {
+        let gpulet = self.at(spot).filter(|g| g.members.len() < MOST && g.busy() < 1.0)?;
+        let load = |m: &Member| Some(self.tables[m.table].of_share(gpulet.share)?.load(m.run.rate_rps));
+        let load = gpulet.members.iter().map(load).sum::<Option<f64>>()?;
+        Some((size_key(gpulet.share), (load.to_bits(), spot)))
     }
 
     /// Gpulets and where they stand.
@@ -108,7 +139,13 @@ impl<'p> Fleet<'p> {
                 self.half.remove(&left);
             }
         }
+        if let Some((size, entry)) = self.open_key(spot) {
+            self.open.entry(size).or_default().remove(&entry);
+        }
         self.gpus[gpu][place] = Some(gpulet);
+        if let Some((size, entry)) = self.open_key(spot) {
+            self.open.entry(size).or_default().insert(entry);
+        }
         if let Some(left) = self.left(gpu) {
             self.half.entry(left).or_default().insert(gpu);
         }
@@ -134,23 +171,23 @@ impl<'p> Fleet<'p> {
         }
     }
 
-    /// Time of a row's batch on a spot, ms; `None` where its memory does not fit beside the neighbour and `others` in its gpulet.
-    pub fn time_ms(&self, spot: Spot, table: usize, row: &Row, others: &[Member]) -> Option<f64> {
-        let neighbour = self.beside(spot);
-        let bytes = |members: &[Member]| -> f64 {
-            members.iter().filter_map(|m| m.run.row.candidate.uses.mem_bytes).sum()
+    /// Whether these rows fit in the memory of one gpulet on a spot, beside its neighbour's under MPS.
+    pub fn has_memory<'a>(&self, spot: Spot, rows: impl Iterator<Item = &'a Row>) -> bool {
+        let bytes = |row: &Row| row.candidate.uses.mem_bytes.unwrap_or(0.0);
+        let mut rows = rows.peekable();
+        let Some(share) = rows.peek().map(|row| row.candidate.share) else { return true };
+        let neighbours = self.beside(spot).map_or(&[][..], |n| n.members.as_slice());
+        let beside = match share {
+            Share::Slices(_) => 0.0,
+            Share::Percent(_) => neighbours.iter().map(|m| bytes(&m.run.row)).sum(),
         };
-        if let Some(own) = row.candidate.uses.mem_bytes {
-            let inside = own + bytes(others);
-            let shared = match row.candidate.share {
-                Share::Slices(_) => inside,
-                Share::Percent(_) => inside + neighbour.map_or(0.0, |n| bytes(&n.members)),
-            };
-            if shared > super::table::share_bytes(self.problem, row.candidate.share) {
-                return None;
-            }
-        }
-        Some(row.time_ms * neighbour.map_or(1.0, |n| self.factor(table, &row.candidate, &n.members)))
+        rows.map(bytes).sum::<f64>() + beside <= share_bytes(self.problem, share)
+    }
+
+    /// Time of a row's batch on a spot, ms; `None` where its memory does not fit.
+    pub fn time_ms(&self, spot: Spot, table: usize, row: &Row) -> Option<f64> {
+        let factor = || self.beside(spot).map_or(1.0, |n| self.factor(table, &row.candidate, &n.members));
+        self.has_memory(spot, std::iter::once(row)).then(|| row.time_ms * factor())
     }
 
     /// How much a model is slowed down by the worst of those beside it.
@@ -162,6 +199,14 @@ impl<'p> Fleet<'p> {
             slowdown.factor(own, Runs { model: model(m.table), candidate: &m.run.row.candidate })
         };
         beside.iter().map(of).fold(1.0, f64::max)
+    }
+}
+
+/// A size as a number that is the same for the same size only.
+fn size_key(share: Share) -> u64 {
+    match share {
+        Share::Slices(n) => n.into(),
+        Share::Percent(pct) => pct.to_bits(),
     }
 }
 

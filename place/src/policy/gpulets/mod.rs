@@ -9,8 +9,8 @@
 //!
 //! The number of GPUs is the fewest with which stage 2 succeeds: one by one up to [`ONE_BY_ONE`], above that halved between there and
 //! as many as it takes without fallbacks.
-//! Cases: everything runs at one clock, the highest at which each model has a gpulet that serves something. A model that fits nowhere on any number
-//! of GPUs has no configuration. Neither power nor the objective is looked at.
+//! Cases: everything runs at one clock, the highest at which each model has a gpulet that serves something. Rates that take more
+//! than 100 000 GPUs have no configuration. Neither power nor the objective is looked at.
 //! MIG: gpulets are instances, of at most two on a GPU with legal starts together; left of 1, 2 or 3 slices is an instance of 4,
 //! left of 4 one of 3. MPS: sizes are the shares of the profile.
 //! Not done: re-planning while serving; more than two gpulets on a GPU.
@@ -33,6 +33,9 @@ use crate::turn::Turn;
 
 /// Up to this many GPUs every count is tried; above, one that serves all could be missed where a larger one does not.
 pub const ONE_BY_ONE: usize = 64;
+
+/// The most GPUs that are tried.
+const MOST_GPUS: usize = 100_000;
 
 /// The policy `gpulets`.
 #[derive(Clone, Copy, Debug)]
@@ -57,7 +60,7 @@ impl Policy for Gpulets {
         let order = order(&tables);
         let fleet = fewest(problem, &tables, &order).map_err(|table| {
             let why = format!(
-                "`{}` finds no room beside its own neighbours on any number of GPUs",
+                "`{}` finds no room on {MOST_GPUS} GPUs; give it a lower rate_rps, or profile it in larger shares and batches",
                 problem.models[tables[table].model].name
             );
             PlaceError::NoConfiguration { system: self.name(), why }
@@ -111,9 +114,9 @@ fn order(tables: &[Table]) -> Vec<usize> {
     order
 }
 
-/// The fewest GPUs that are found to serve all; the model that is not served on any number.
+/// The fewest GPUs that are found to serve all; the model that finds no room on the most.
 fn fewest<'p>(problem: &'p Problem, tables: &'p [Table], order: &[usize]) -> Result<Fleet<'p>, usize> {
-    let mut best = Trial::run(problem, tables, order, usize::MAX)?;
+    let mut best = Trial::run(problem, tables, order, MOST_GPUS)?;
     let on = |limit: usize| Trial::run(problem, tables, order, limit).ok();
     if let Some(fleet) = (1..=ONE_BY_ONE.min(best.gpus.len())).find_map(on) {
         return Ok(fleet);

@@ -13,7 +13,7 @@
 //! - p_req(r): from p_eff downward the smallest size that serves r with the batch of p_eff's residue.
 //!
 //! Cases: rows of one process; sizes whose smallest batch takes more than half the SLO serve nothing, and a model without any other is
-//! no table (`None`). Rows that need more memory than their share has are left out (`fits_alone`).
+//! no table (`None`). Rows that need more memory than their share has are left out.
 //! Not done: choosing where.
 //!
 //! Source: GPUlets (ATC'22), elastic partitioning; a timeout with a batch above the smallest is for profiles with few batches.
@@ -62,6 +62,13 @@ pub struct Run {
     pub duty_ms: f64,
     /// Requests a second that it serves.
     pub rate_rps: f64,
+}
+
+impl Size {
+    /// The least part of the time that serving this rate takes.
+    pub fn load(&self, rate_rps: f64) -> f64 {
+        rate_rps * self.item_ms / 1e3
+    }
 }
 
 impl Run {
@@ -144,6 +151,11 @@ impl Table {
     /// The largest size of at most this many percent.
     pub fn within(&self, pct: f64) -> Option<usize> {
         self.sizes.partition_point(|size| size.pct <= pct + ROUNDING).checked_sub(1)
+    }
+
+    /// The size that is exactly this share.
+    pub fn of_share(&self, share: Share) -> Option<&Size> {
+        self.sizes.iter().find(|size| size.share == share)
     }
 
     /// Requests a second of a saturated gpulet alone; 0 where none is.

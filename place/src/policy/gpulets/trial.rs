@@ -12,14 +12,14 @@
 //! unserved, and here everything is served.
 //! Neighbours: where slowdown is known, times are those beside the neighbour that is there, and the neighbour's own are looked at
 //! again. Best fit keeps to nodes whose neighbour keeps its batch with 2 t ≤ SLO; step 1 lets its batch become smaller. What the
-//! neighbour then no longer serves comes back as rate of its model, at most `RETURNS` times; after that it may lose nothing.
+//! neighbour then no longer serves comes back as rate of its model, at most eight times; after that it may lose nothing.
 //! Not done: undoing, except of what step 2 replaces.
 //!
 //! Source: GPUlets (ATC'22), elastic partitioning and its fallbacks.
 
 use super::fleet::{Fleet, Gpulet, Member, Spot};
-use super::round::{self, MOST, Round, Wants};
-use super::table::{Row, Run, Table};
+use super::round::{self, Round, Wants};
+use super::table::{Row, Run, Size, Table, alone};
 use crate::problem::Problem;
 
 /// Part of a rate that is nothing.
@@ -148,6 +148,10 @@ impl<'p> Trial<'p> {
         all: bool,
         harm: Harm,
     ) -> Option<Offer> {
+        // What would not do beside nobody does not beside somebody.
+        self.fleet.tables[table]
+            .most(size, left_rps, alone)
+            .filter(|run| !all || run.rate_rps >= left_rps)?;
         let tried = if self.alike { 1 } else { usize::MAX };
         gpus.take(tried).find_map(|&gpu| self.offer(gpu, table, size, left_rps, all, harm))
     }
@@ -163,7 +167,7 @@ impl<'p> Trial<'p> {
         harm: Harm,
     ) -> Option<Offer> {
         let spot = self.fleet.free_spot(gpu);
-        let time = |row: &Row| self.fleet.time_ms(spot, table, row, &[]);
+        let time = |row: &Row| self.fleet.time_ms(spot, table, row);
         let run = self.fleet.tables[table].most(size, left_rps, time)?;
         if all && run.rate_rps < left_rps {
             return None;
@@ -250,7 +254,7 @@ impl<'p> Trial<'p> {
             let larger = moving && self.fleet.beside(spot).is_none();
             let last = if larger { of.sizes.len() } else { size + 1 };
             let offer = (size..last).find_map(|size| {
-                let time = |row: &Row| self.fleet.time_ms(spot, table, row, &[]);
+                let time = |row: &Row| self.fleet.time_ms(spot, table, row);
                 let run = of.most(size, all_rps, time).filter(|run| run.rate_rps >= all_rps)?;
                 self.beside(spot, Member { table, run }, Harm::Rate)
             });
@@ -263,12 +267,15 @@ impl<'p> Trial<'p> {
         false
     }
 
-    /// Adds a model to the gpulet that is idle the least of the time afterwards.
+    /// Adds a model to the fullest gpulet that takes it, the smallest sizes first.
     fn take_turns(&mut self, table: usize, rate_rps: f64) -> bool {
-        let offers =
-            self.fleet.gpulets().filter_map(|(spot, gpulet)| self.turns(spot, gpulet, table, rate_rps));
-        let Some((spot, gpulet, _)) = offers.min_by(|a, b| a.2.total_cmp(&b.2)) else { return false };
-        if let Some(neighbour) = self.neighbour_of_turns(spot, &gpulet).flatten() {
+        let find = |size: &Size| {
+            let mut spots = self.fleet.open(size.share, size.load(rate_rps));
+            spots.find_map(|spot| self.turns(spot, table, rate_rps))
+        };
+        let found = self.fleet.tables[table].sizes.iter().find_map(find);
+        let Some((spot, gpulet, neighbour)) = found else { return false };
+        if let Some(neighbour) = neighbour {
             self.replace_neighbour((spot.0, 1 - spot.1), neighbour);
         }
         self.fleet.set(spot, gpulet);
@@ -276,53 +283,35 @@ impl<'p> Trial<'p> {
         true
     }
 
-    /// The gpulet with one model more, and its idle part.
-    fn turns(&self, spot: Spot, gpulet: &Gpulet, table: usize, rate_rps: f64) -> Option<(Spot, Gpulet, f64)> {
+    /// The gpulet at a spot with one model more, and its neighbour where that changes.
+    fn turns(&self, spot: Spot, table: usize, rate_rps: f64) -> Option<(Spot, Gpulet, Option<Gpulet>)> {
         let tables = self.fleet.tables;
-        if gpulet.members.len() >= MOST || gpulet.members.iter().any(|m| m.table == table) {
-            return None;
-        }
-        let busy: f64 = match (gpulet.round_ms, gpulet.members.as_slice()) {
-            (None, [one]) => one.run.occupancy(),
-            (round_ms, members) => members.iter().map(|m| m.run.time_ms).sum::<f64>() / round_ms?,
-        };
+        let gpulet = self.fleet.at(spot).filter(|g| g.members.iter().all(|m| m.table != table))?;
         let mut rates: Vec<(usize, f64)> = gpulet.members.iter().map(|m| (m.table, m.run.rate_rps)).collect();
         rates.push((table, rate_rps));
-        if busy >= 1.0 || !might_fit(tables, gpulet, &rates)? {
+        if !might_fit(tables, gpulet, &rates)? {
             return None;
         }
         let wants = |&(table, rate_rps): &(usize, f64)| {
             let of = &tables[table];
-            let size = of.sizes.iter().find(|size| size.share == gpulet.share)?;
-            let timed = |row: &Row| Some((*row, self.fleet.time_ms(spot, table, row, &[])?));
+            let size = of.of_share(gpulet.share)?;
+            let timed = |row: &Row| Some((*row, self.fleet.time_ms(spot, table, row)?));
             Some(Wants { rows: size.rows.iter().filter_map(timed).collect(), slo_ms: of.slo_ms, rate_rps })
         };
         let models: Vec<Wants> = rates.iter().map(wants).collect::<Option<_>>()?;
-        let members = |rows: &[(Row, f64)], round_ms: f64| -> Vec<Member> {
-            let member = |(&(table, rate_rps), &(row, time_ms)): (&(usize, f64), &(Row, f64))| Member {
-                table,
-                run: Run { row, time_ms, duty_ms: round_ms, rate_rps },
-            };
-            rates.iter().zip(rows).map(member).collect()
+        let fits = |rows: &[(Row, f64)]| self.fleet.has_memory(spot, rows.iter().map(|(row, _)| row));
+        let Round { round_ms, rows, .. } = round::best(&models, fits)?;
+        let member = |(&(table, rate_rps), &(row, time_ms)): (&(usize, f64), &(Row, f64))| Member {
+            table,
+            run: Run { row, time_ms, duty_ms: round_ms, rate_rps },
         };
-        let fits = |rows: &[(Row, f64)]| {
-            let all = members(rows, f64::INFINITY);
-            let Some((last, others)) = all.split_last() else { return false };
-            self.fleet.time_ms(spot, last.table, &last.run.row, others).is_some()
+        let members = rates.iter().zip(&rows).map(member).collect();
+        let gpulet = Gpulet { share: gpulet.share, members, round_ms: Some(round_ms) };
+        let neighbour = match self.fleet.beside(spot).filter(|_| self.fleet.problem.slowdown.is_some()) {
+            Some(neighbour) => Some(self.slowed(neighbour, &gpulet.members, Harm::Rate)?),
+            None => None,
         };
-        let Round { round_ms, rows, idle } = round::best(&models, fits)?;
-        let share = gpulet.share;
-        let gpulet = Gpulet { share, members: members(&rows, round_ms), round_ms: Some(round_ms) };
-        self.neighbour_of_turns(spot, &gpulet)?;
-        Some((spot, gpulet, idle))
-    }
-
-    /// The neighbour of a gpulet that takes turns now; outer `None` if it cannot live with it.
-    fn neighbour_of_turns(&self, spot: Spot, gpulet: &Gpulet) -> Option<Option<Gpulet>> {
-        match self.fleet.beside(spot).filter(|_| self.fleet.problem.slowdown.is_some()) {
-            Some(neighbour) => self.slowed(neighbour, &gpulet.members, Harm::Rate).map(Some),
-            None => Some(None),
-        }
+        Some((spot, gpulet, neighbour))
     }
 }
 
@@ -330,8 +319,8 @@ impl<'p> Trial<'p> {
 fn might_fit(tables: &[Table], gpulet: &Gpulet, rates: &[(usize, f64)]) -> Option<bool> {
     let (mut busy, mut sum_ms, mut spare_ms) = (0.0, 0.0, f64::INFINITY);
     for &(table, rate_rps) in rates {
-        let size = tables[table].sizes.iter().find(|size| size.share == gpulet.share)?;
-        busy += rate_rps * size.item_ms / 1e3;
+        let size = tables[table].of_share(gpulet.share)?;
+        busy += size.load(rate_rps);
         sum_ms += size.least_ms;
         spare_ms = f64::min(spare_ms, tables[table].slo_ms - size.least_ms);
     }
