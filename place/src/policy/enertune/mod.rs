@@ -15,10 +15,10 @@
 //! there are, the cheapest is taken, of equals the first; so every count is tried, whether the count is bound or free.
 //! Beyond the published order of trying (the list `VARIANTS`), the planner also starts from other orders of the models and
 //! forces the merge of least cost instead of the first; of all, the cheapest plan is taken.
-//! Speed: what GPUs are worth elsewhere is kept with them (`gpu.rs`), so that steps 4 and 5 do not try all pairs. With up to a hundred GPUs after step 3 every count is
-//! tried, with more every hundredth of them and each one near the bound. The forced merge of least cost is the
-//! cheapest of all pairs for up to 32 GPUs; for more and where the longest batch costs, it may be the second best by a few per cent of a batch's
-//! cost (`market.rs`). [`EnerTune::thorough`] does without both.
+//! Speed: what GPUs are worth elsewhere is kept with them (`gpu.rs`), so that steps 4 and 5 do not try all pairs. With up to 100 GPUs after
+//! step 3 every count is tried; with more, 100 of them and those near the bound. Where more than 32 GPUs are in the list, the forced merge of
+//! least cost may be another one of several that add the same, or, where the longest batch costs, add a few per cent of a batch's cost more
+//! (`market.rs`). [`EnerTune::thorough`] does without both.
 //! Not done: moving single models between GPUs, which is left to `optimal`.
 //!
 //! Source: EnerTune (SOSP'26), the planner of its published artifact. Differences: an emptied GPU is taken off the
