@@ -16,6 +16,7 @@ use gpumon_place::check::check;
 use gpumon_place::policy::parvagpu::deploy;
 use gpumon_place::policy::parvagpu::fleet::Fleet;
 use gpumon_place::policy::parvagpu::service::Service;
+use gpumon_place::policy::sizes::Percents;
 use gpumon_place::{Ask, Objective, Problem, place};
 
 /// Models in the order of the columns of SLOs and rates.
@@ -121,7 +122,7 @@ fn published_deployments_come_out_row_by_row() {
     for scenario in [1, 2, 3, 5] {
         let problem = published.problem(scenario);
         let services = services(&problem);
-        let ours = rows(&problem, &services, &deploy(&services));
+        let ours = rows(&problem, &services, &deploy(&services, Percents::default()));
         let theirs = plan(&folder, scenario);
         let equal = ours.iter().zip(&theirs).filter(|(a, b)| a == b).count();
         eprintln!("scenario {scenario}: {equal} of {} rows, ours {}", theirs.len(), ours.len());
@@ -135,7 +136,10 @@ fn as_many_gpus_as_published_with_and_without_the_second_stage() {
     let published = published(&folder);
     let counts = |scenario: usize| {
         let services = services(&published.problem(scenario));
-        (deploy(&services).gpus().count(), Fleet::packed(&services).gpus().count())
+        (
+            deploy(&services, Percents::default()).gpus().count(),
+            Fleet::packed(&services, Percents::default()).gpus().count(),
+        )
     };
     let counts: Vec<_> = (1..=6).map(counts).collect();
     assert_eq!(counts, [(2, 2), (3, 3), (5, 8), (7, 11), (13, 20), (16, 26)]);
@@ -149,7 +153,7 @@ fn published_scenarios_make_sound_plans() {
         let problem = published.problem(scenario);
         let plan = place(&problem, "parvagpu").unwrap();
         assert_eq!(check(&problem, &plan), []);
-        let deployed = deploy(&services(&problem)).gpus().count();
+        let deployed = deploy(&services(&problem), Percents::default()).gpus().count();
         assert_eq!(plan.gpus.len(), deployed);
     }
 }

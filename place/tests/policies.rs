@@ -164,13 +164,31 @@ fn a_hundred_models_are_placed() {
 }
 
 #[test]
-fn enertune_refuses_mps_with_the_reason() {
-    let (mut workload, mut rows) = synthetic::workload(2);
+fn systems_written_for_mig_slices_take_shares_of_mps() {
+    let (mut workload, mut rows) = synthetic::workload(6);
     workload.cluster.sharing = Some(Sharing::Mps);
-    rows.iter_mut().for_each(|r| r.mig_slices = None);
+    for row in &mut rows {
+        // As profiles have them: 14, 29, 43, 57 and 100 %.
+        row.share = (row.share * 100.0).round() / 100.0;
+        row.mig_slices = None;
+    }
     let base = synthetic::base();
-    let problem = Problem::new(&Ask::new(&workload, &rows, &base, Objective::Power)).unwrap();
-    assert!(place(&problem, "enertune").unwrap_err().to_string().contains("MIG slices"));
+    for system in ["enertune", "parvagpu"] {
+        let split = system == "parvagpu";
+        let ask = Ask { split, ..Ask::new(&workload, &rows, &base, Objective::AveragePower) };
+        let problem = Problem::new(&ask).unwrap();
+        let plan = place(&problem, system).unwrap();
+        let shares =
+            |gpu: &gpumon_place::plan::Gpu| gpu.partitions.iter().filter_map(|p| p.share_pct).sum::<f64>();
+        assert!(plan.gpus.iter().all(|gpu| shares(gpu) <= 100.0 + 1e-6), "{system}");
+        let dedicated =
+            place(&Problem { models: problem.models.clone(), ..problem.clone() }, "dedicated").unwrap();
+        assert!(plan.gpus.len() < dedicated.gpus.len(), "{system}");
+        // Too few GPUs are told in shares, not in slices.
+        let few = Problem { gpus: Some(1), ..problem };
+        let error = place(&few, system).unwrap_err().to_string();
+        assert!(error.contains('%') && !error.contains("slices"), "{error}");
+    }
 }
 
 #[test]

@@ -80,18 +80,6 @@ pub enum PlaceError {
         /// The names that there are.
         known: String,
     },
-    /// The system does not share GPUs this way.
-    #[error(
-        "`{system}` places {does}, but cluster.sharing is `{asked}`; choose another system or kind of sharing"
-    )]
-    Sharing {
-        /// The system.
-        system: &'static str,
-        /// What it places.
-        does: &'static str,
-        /// What was asked for.
-        asked: &'static str,
-    },
     /// Nothing that the profile has is what the system would run, though other systems might.
     #[error("`{system}` has nothing to run: {why}; or choose another system")]
     NoConfiguration {

@@ -38,9 +38,17 @@ impl Room {
     /// Of this kind of sharing.
     pub fn new(sharing: Sharing, geometry: &MigGeometry) -> Self {
         match sharing {
-            Sharing::Mig => slices(geometry),
+            Sharing::Mig => {
+                let sizes: Vec<u8> = geometry.profiles.iter().map(|p| p.slices).collect();
+                Self::of_sizes(&sizes, |set| geometry.place(set).is_some())
+            }
             Sharing::Mps | Sharing::Green => Self::Percents,
         }
+    }
+
+    /// Of a few sizes and of what fits together: whatever leaves out or shrinks a size of a set that fits must fit too.
+    pub fn of_sizes(sizes: &[u8], fits: impl Fn(&[u8]) -> bool) -> Self {
+        slices(sizes, &fits)
     }
 
     /// The size of a share; `None` for a share of the other kind.
@@ -159,11 +167,10 @@ impl Room {
     }
 }
 
-fn slices(geometry: &MigGeometry) -> Room {
-    let sizes: Vec<u8> = geometry.profiles.iter().map(|p| p.slices).collect();
-    let mut numbering = Numbering { geometry, sizes, of_set: HashMap::new(), of_nexts: HashMap::new() };
+fn slices(sizes: &[u8], fits: &dyn Fn(&[u8]) -> bool) -> Room {
+    let mut numbering = Numbering { fits, sizes, of_set: HashMap::new(), of_nexts: HashMap::new() };
     let start = numbering.state(&[]);
-    let width = usize::from(geometry.compute_slices) + 1;
+    let width = usize::from(sizes.iter().copied().max().unwrap_or(0)) + 1;
     let mut next = vec![vec![None; width]; numbering.of_nexts.len()];
     for (nexts, state) in &numbering.of_nexts {
         for (&size, after) in numbering.sizes.iter().zip(nexts) {
@@ -199,8 +206,8 @@ fn slices(geometry: &MigGeometry) -> Room {
 
 /// Gives sets that leave the same room the same number, fuller ones first.
 struct Numbering<'a> {
-    geometry: &'a MigGeometry,
-    sizes: Vec<u8>,
+    fits: &'a dyn Fn(&[u8]) -> bool,
+    sizes: &'a [u8],
     of_set: HashMap<Vec<u8>, State>,
     of_nexts: HashMap<Vec<Option<State>>, State>,
 }
@@ -211,10 +218,10 @@ impl Numbering<'_> {
             return *state;
         }
         let mut nexts = Vec::new();
-        for size in self.sizes.clone() {
+        for &size in self.sizes {
             let mut larger: Vec<u8> = set.iter().copied().chain([size]).collect();
             larger.sort_unstable();
-            let legal = self.geometry.place(&larger).is_some();
+            let legal = (self.fits)(&larger);
             nexts.push(legal.then(|| self.state(&larger)));
         }
         let fresh = self.of_nexts.len() as State;

@@ -34,13 +34,12 @@ mod tests;
 
 use std::rc::Rc;
 
-use gpumon_core::workload::Sharing;
-
 use self::empty::Emptying;
 use self::force::{Force, Forcing, by_clock};
 use self::gpu::Gpu;
 use self::pack::{Bin, Packer};
 use super::hardest::hardest;
+use super::sizes::Slices;
 use super::{PlaceError, Policy, Solution};
 use crate::problem::Problem;
 
@@ -100,10 +99,15 @@ impl Policy for EnerTune {
     }
 
     fn solve(&self, problem: &Problem) -> Result<Solution, PlaceError> {
-        if problem.sharing != Sharing::Mig {
-            return Err(PlaceError::Sharing { system: self.name(), does: "MIG slices", asked: "mps" });
-        }
-        let packer = Packer::new(problem);
+        let slices = Slices::of(problem);
+        slices.given_back(self.in_slices(&slices))
+    }
+}
+
+impl EnerTune {
+    fn in_slices(&self, slices: &Slices) -> Result<Solution, PlaceError> {
+        let problem: &Problem = &slices.problem;
+        let packer = Packer::new(slices);
         let alone: Vec<Bin> = (0..problem.models.len()).filter_map(|m| packer.alone(m)).collect();
         let variants = if self.every_order { VARIANTS } else { &VARIANTS[..1] };
         let run = |&variant| self.run(&packer, &alone, variant);

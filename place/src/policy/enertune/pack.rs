@@ -16,6 +16,7 @@ use crate::candidate::{Candidate, Share};
 use crate::cost::Terms;
 use crate::plan::{Placed, PlacedItem};
 use crate::policy::room::{Room, State};
+use crate::policy::sizes::Slices;
 use crate::problem::Problem;
 
 /// One candidate of a model as the search sees it.
@@ -71,15 +72,16 @@ pub struct Packer<'p> {
 }
 
 impl<'p> Packer<'p> {
-    /// The problem's fronts.
-    pub fn new(problem: &'p Problem) -> Self {
+    /// The fronts of a problem in slices.
+    pub fn new(slices: &'p Slices) -> Self {
+        let problem: &Problem = &slices.problem;
         let terms: Vec<Terms> =
             problem.clocks.iter().map(|(_, base_w)| problem.cost.terms(*base_w)).collect();
         let waits = terms.iter().any(|t| t.per_latency > 0.0);
         Self {
             problem,
             terms,
-            room: Room::new(problem.sharing, &problem.geometry),
+            room: slices.room(),
             fronts: (0..problem.models.len()).map(|m| fronts(problem, m, waits)).collect(),
         }
     }

@@ -7,6 +7,7 @@ use gpumon_core::workload::Workload;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
+use super::super::sizes::Slices;
 use super::empty::Emptying;
 use super::force::{Force, Forcing};
 use super::gpu::{CAP, Gpu};
@@ -116,7 +117,8 @@ fn each_step_is_what_the_walk_of_all_receivers_and_pairs_gives() {
     for _ in 0..150 {
         let models = rng.random_range(2..=18);
         let problem = problem(&mut rng, models);
-        let packer = Packer::new(&problem);
+        let slices = Slices::of(&problem);
+        let packer = Packer::new(&slices);
         let alone: Vec<Bin> = (0..models).filter_map(|m| packer.alone(m)).collect();
         let first = packed(&packer, &alone, Order::Input);
         for force in [Force::First, Force::Cheapest] {
@@ -152,7 +154,8 @@ fn the_market_finds_the_cheapest_pair_or_one_nearly_as_cheap() {
     for _ in 0..200 {
         let models = rng.random_range(2..=18);
         let problem = problem(&mut rng, models);
-        let packer = Packer::new(&problem);
+        let slices = Slices::of(&problem);
+        let packer = Packer::new(&slices);
         let alone: Vec<Bin> = (0..models).filter_map(|m| packer.alone(m)).collect();
         let mut gpus = packed(&packer, &alone, Order::Input);
         let mut forcing = Forcing::new(&packer, Force::Cheapest, &gpus, 0);

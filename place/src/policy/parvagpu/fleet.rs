@@ -17,6 +17,7 @@
 use std::cmp::Reverse;
 
 use super::service::{Service, slices};
+use crate::policy::sizes::Percents;
 
 /// Slots at which segments start.
 const SLOTS: usize = 7;
@@ -41,21 +42,22 @@ pub struct Segment {
 type Slots = [Option<Segment>; SLOTS];
 
 /// GPUs with segments.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Fleet {
     gpus: Vec<Slots>,
+    percents: Percents,
 }
 
 impl Fleet {
-    /// Relocation: every segment of these services.
-    pub fn packed(services: &[Service]) -> Self {
+    /// Relocation: every segment of these services, sizes being this much of the SMs.
+    pub fn packed(services: &[Service], percents: Percents) -> Self {
         let of_service = |(index, service): (usize, &Service)| {
             let opt = std::iter::repeat_n(slices(&service.opt), service.count);
             opt.chain([slices(&service.last)]).map(move |slices| Segment { service: index, slices })
         };
         let segments: Vec<_> =
             services.iter().enumerate().flat_map(|s| of_service(s).collect::<Vec<_>>()).collect();
-        let mut fleet = Self::default();
+        let mut fleet = Self { gpus: Vec::new(), percents };
         fleet.add(&segments);
         fleet
     }
@@ -107,7 +109,8 @@ impl Fleet {
                 let room = |slots: &Slots| {
                     let free = WHOLE - used(slots);
                     let start = starts.iter().copied().find(|&slot| slots[slot].is_none())?;
-                    (free >= size).then_some((free, start))
+                    let sizes = slots.iter().flatten().map(|s| s.slices).chain([size]);
+                    (free >= size && self.percents.fit(sizes)).then_some((free, start))
                 };
                 let rooms = self.gpus.iter().enumerate().filter_map(|(gpu, slots)| Some((gpu, room(slots)?)));
                 match rooms.min_by_key(|(gpu, (free, _))| (*free, *gpu)) {

@@ -15,17 +15,17 @@
 //! for their size at the end, the plan is that of the packing alone.
 //! A model may stand on a GPU several times, and its rate may be above what one instance serves ([`Policy::splits`]).
 //! Starts are gpumon's legal ones, not the published slots, which overlap.
-//! Not done: MPS without MIG; moving segments after the second stage.
+//! Under MPS alone, shares stand for slices ([`crate::policy::sizes`]); what a GPU holds together is then less than 100 %.
+//! Not done: moving segments after the second stage.
 //!
 //! Source: ParvaGPU (SC'24), algorithms 1 and 2, and the deployments that its authors published, which the stages reproduce.
 
 pub mod fleet;
 pub mod service;
 
-use gpumon_core::workload::Sharing;
-
 use self::fleet::{Fleet, Segment};
 use self::service::{SLO_PART, Service};
+use super::sizes::{Percents, Slices};
 use super::{PlaceError, Policy, Solution, one_clock};
 use crate::candidate::Candidate;
 use crate::plan::{Placed, PlacedItem};
@@ -52,41 +52,44 @@ impl Policy for ParvaGpu {
     }
 
     fn solve(&self, problem: &Problem) -> Result<Solution, PlaceError> {
-        if problem.sharing != Sharing::Mig {
-            return Err(PlaceError::Sharing { system: self.name(), does: "MIG slices", asked: "mps" });
-        }
-        let (frequency_mhz, services) = services(problem)?;
-        let fleet = deploy(&services);
-        let fleet = if is_short(&fleet, &services) { Fleet::packed(&services) } else { fleet };
-        let needed = fleet.gpus().count();
-        if let Some(gpus) = problem.gpus.filter(|&gpus| needed > gpus as usize) {
-            return Err(PlaceError::TooFewGpus {
-                system: self.name(),
-                gpus,
-                nearest: needed,
-                hardest: hardest(problem, &services, &fleet),
-                rates_that_fit: None,
-            });
-        }
-        let total_rps = capacities_rps(&fleet, &services);
-        let item = |segment: Segment| {
-            let candidate = services[segment.service].of_size(segment.slices)?;
-            let demand = &problem.models[services[segment.service].model];
-            let part = candidate.throughput_rps / total_rps[segment.service];
-            let model = services[segment.service].model;
-            Some(PlacedItem { model, candidate, rate_rps: demand.rate_rps * part, turn: None })
-        };
-        let placed = |segments: Vec<Segment>| Placed {
-            frequency_mhz,
-            items: segments.into_iter().filter_map(item).collect(),
-        };
-        Ok(fleet.gpus().map(placed).collect::<Vec<_>>().into())
+        let slices = Slices::of(problem);
+        slices.given_back(in_slices(&slices))
     }
 }
 
+fn in_slices(slices: &Slices) -> Result<Solution, PlaceError> {
+    let problem: &Problem = &slices.problem;
+    let (frequency_mhz, services) = services(problem)?;
+    let fleet = deploy(&services, slices.percents);
+    let fleet = if is_short(&fleet, &services) { Fleet::packed(&services, slices.percents) } else { fleet };
+    let needed = fleet.gpus().count();
+    if let Some(gpus) = problem.gpus.filter(|&gpus| needed > gpus as usize) {
+        return Err(PlaceError::TooFewGpus {
+            system: ParvaGpu.name(),
+            gpus,
+            nearest: needed,
+            hardest: hardest(problem, &services, &fleet),
+            rates_that_fit: None,
+        });
+    }
+    let total_rps = capacities_rps(&fleet, &services);
+    let item = |segment: Segment| {
+        let candidate = services[segment.service].of_size(segment.slices)?;
+        let demand = &problem.models[services[segment.service].model];
+        let part = candidate.throughput_rps / total_rps[segment.service];
+        let model = services[segment.service].model;
+        Some(PlacedItem { model, candidate, rate_rps: demand.rate_rps * part, turn: None })
+    };
+    let placed = |segments: Vec<Segment>| Placed {
+        frequency_mhz,
+        items: segments.into_iter().filter_map(item).collect(),
+    };
+    Ok(fleet.gpus().map(placed).collect::<Vec<_>>().into())
+}
+
 /// Both stages for these models, in this order.
-pub fn deploy(services: &[Service]) -> Fleet {
-    let mut fleet = Fleet::packed(services);
+pub fn deploy(services: &[Service], percents: Percents) -> Fleet {
+    let mut fleet = Fleet::packed(services, percents);
     fleet.optimise(services);
     fleet
 }
