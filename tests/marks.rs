@@ -53,6 +53,13 @@ fn a_command_sets_marks_through_its_environment_and_its_output() {
     assert_eq!(seen["events"]["mark"], 1);
     assert!(seen["windows"][0]["gpus"][0]["energy_j"].as_f64().unwrap() > 0.0);
 
+    let script = format!("{exe} begin load; {exe} end laod; {exe} end laod; {exe} end load");
+    let output = run(desk.path(), "typo", &[], &script);
+    let says = "the window `laod` was ended and never begun";
+    assert_eq!((text(&output.stdout) + &text(&output.stderr)).matches(says).count(), 1, "{output:?}");
+    let seen = summary(desk.path(), "typo");
+    assert_eq!(seen["never_begun"], serde_json::json!(["laod"]));
+
     let script = "echo epoch 1; sleep 0.3; printf 'epoch 2\\nno newline'";
     let pattern = "^epoch (?<begin>\\d+)";
     let output = run(desk.path(), "lines", &["--mark-regex", pattern, "--mark-regex", "new.*"], script);

@@ -145,6 +145,12 @@ fn sets_that_cannot_be_are_explained() {
     assert!(clocks.contains("one clock for all models"), "{clocks}");
     let mig = "set,model,batch_size,mig_slices,frequency\n1,gpt,1,3,1980\n1,gpt,2,3,1980\n1,bert,1,1,1980\n";
     assert!(said(mig).contains("3 + 3 + 1 slices do not fit"));
+    let both =
+        "set,model,batch_size,mig_slices,share,frequency\n1,gpt,1,3,0.4286,1980\n1,bert,1,1,0.5,1980\n";
+    let both = said(both);
+    assert!(both.contains("line 3: `share` is 0.5 beside 1 of 7 slices, which is 0.1429"), "{both}");
+    let alone = desk.fails(&["predict", "m.json", "--points", "p.csv"]);
+    assert!(alone.contains("line 3: `share` is 0.5 beside"), "{alone}");
     let rate = "set,model,batch_size,share,frequency,rate_rps\n1,gpt,1,0.5,1980,-3\n";
     assert!(said(rate).contains("line 2: `rate_rps` is `-3`"));
 }

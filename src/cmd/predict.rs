@@ -2,7 +2,8 @@
 //!
 //! Cases: rows of the idle GPU are left out with a notice, so that any profile can stand for the points. Points outside
 //! the range of a fit are answered, marked and counted in a notice. A column `processes` says how many serve the model together in
-//! a share, 1 where its cell is empty; where it says nothing at all it is as if it were not there.
+//! a share, 1 where its cell is empty; where it says nothing at all it is as if it were not there. Of `mig_slices` and `share` the first
+//! counts where some row has it; a row whose `share` says otherwise is refused.
 
 use std::fs::File;
 use std::io::{Chain, Cursor, Read as _};
@@ -24,6 +25,10 @@ use crate::output::{self, note};
 /// Figures that are predicted, each with `_low` and `_high`.
 const FIGURES: [&str; 5] =
     ["pred_avg_power_draw", "pred_dynamic_power_draw", "pred_throughput", "pred_latency", "pred_latency_p99"];
+/// Compute slices of a GPU under MIG.
+const SLICES: f64 = 7.0;
+/// How far `share` and `mig_slices` of seven may differ by rounding, as in a profile.
+const SHARE_ROUNDING: f64 = 0.01;
 /// Column of the processes in a share.
 const PROCESSES: &str = "processes";
 /// What stands behind the figures.
@@ -34,6 +39,8 @@ pub(super) struct Columns {
     pub(super) model: usize,
     pub(super) batch: usize,
     pub(super) share: (usize, &'static str),
+    /// The column `share` where `mig_slices` counts.
+    beside: Option<usize>,
     pub(super) frequency: usize,
     /// Processes in a share, where some row says how many.
     processes: Option<usize>,
@@ -128,13 +135,14 @@ impl Columns {
         let need = |name: &str| find(name).with_context(|| format!("there is no column `{name}`"));
         let holds = |at: &usize| records.iter().any(|record| record.get(*at).is_some_and(|c| !c.is_empty()));
         // A profile has both columns, and under MPS no slices in the first.
-        let (slices, share) = (find("mig_slices"), find("share"));
-        let share = (slices.filter(|at| share.is_none() || holds(at)).map(|at| (at, "mig_slices")))
-            .or(share.map(|at| (at, "share")))
+        let (slices, sms) = (find("mig_slices"), find("share"));
+        let share = (slices.filter(|at| sms.is_none() || holds(at)).map(|at| (at, "mig_slices")))
+            .or(sms.map(|at| (at, "share")))
             .context("there is neither a column `mig_slices` nor `share`")?;
+        let beside = sms.filter(|at| *at != share.0);
         let processes = find(PROCESSES).filter(holds);
         let (model, batch, frequency) = (need("model")?, need("batch_size")?, need("frequency")?);
-        Ok(Self { model, batch, share, frequency, processes })
+        Ok(Self { model, batch, share, beside, frequency, processes })
     }
 
     fn answer(&self, models: &ModelFile, record: &StringRecord) -> Result<Answer> {
@@ -153,7 +161,19 @@ impl Columns {
         let text = |at: usize| record.get(at).unwrap_or_default();
         let share = number(text(self.share.0), self.share.1)?;
         let share = match self.share.1 {
-            "mig_slices" => Share::Slices(whole(share, "mig_slices")? as u8),
+            "mig_slices" => {
+                let slices = whole(share, "mig_slices")?;
+                let beside = self.beside.map(text).filter(|cell| !cell.is_empty());
+                let beside = beside.map(|cell| number(cell, "share")).transpose()?;
+                if let Some(other) = beside.filter(|s| (s - share / SLICES).abs() > SHARE_ROUNDING) {
+                    bail!(
+                        "`share` is {other} beside {slices} of 7 slices, which is {:.4}; expected the share that `mig_slices` is, or \
+                         only one of the two",
+                        share / SLICES
+                    );
+                }
+                Share::Slices(slices as u8)
+            }
             _ if share <= 1.0 => Share::Sms(share),
             _ => bail!("`share` is {share}; expected a share of the SMs, above 0 and at most 1"),
         };

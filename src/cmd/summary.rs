@@ -204,6 +204,9 @@ pub fn text(report: &Report, only_window: Option<&str>) -> String {
     if let Some(grams) = report.cost.carbon_g {
         let _ = writeln!(text, "emissions of the whole recording: {grams:.4} gCO2e");
     }
+    for name in &summary.never_begun {
+        let _ = writeln!(text, "the window `{name}` was ended and never begun: is the name right?");
+    }
     for lost in &summary.damage {
         let _ = writeln!(text, "lost to damage: {lost}");
     }

@@ -91,6 +91,8 @@ pub struct Summary {
     pub gpus: Vec<GpuSummary>,
     /// The named windows in order of their start.
     pub windows: Vec<WindowSummary>,
+    /// Names of windows that were ended without having begun, each once, in order of time.
+    pub never_begun: Vec<String>,
 }
 
 /// One window, all GPUs.
@@ -192,7 +194,8 @@ pub fn summarize(reader: &Reader, extra: &[Window], options: Options<'_>) -> Res
         None => last_time(reader)?,
     };
     let mut windows = vec![Window { name: String::new(), from_us: 0, to_us: duration_us }];
-    windows.extend(named_windows(&events, duration_us));
+    let (named, never_begun) = named_windows(&events, duration_us);
+    windows.extend(named);
     windows.extend(extra.iter().map(|w| Window { to_us: w.to_us.min(duration_us), ..w.clone() }));
     windows[1..].sort_by_key(|w| (w.from_us, w.to_us));
 
@@ -249,6 +252,7 @@ pub fn summarize(reader: &Reader, extra: &[Window], options: Options<'_>) -> Res
         damage: header.damage.clone(),
         gpus: whole,
         windows: spans.map(|(w, gpus)| window_summary(w, gpus)).collect(),
+        never_begun,
     })
 }
 
@@ -303,10 +307,10 @@ fn last_of<R: Row>(reader: &Reader) -> Result<i64, StoreError> {
     Ok(last)
 }
 
-/// Windows from begin and end events; one that never ended reaches to the end.
-fn named_windows(events: &[EventRow], duration_us: i64) -> Vec<Window> {
+/// Windows from begin and end events, one that never ended reaches to the end; and names that were ended without having begun.
+fn named_windows(events: &[EventRow], duration_us: i64) -> (Vec<Window>, Vec<String>) {
     let mut open: Vec<Window> = Vec::new();
-    let mut closed = Vec::new();
+    let (mut closed, mut never_begun) = (Vec::new(), Vec::new());
     for event in events {
         let Some(name) = &event.name else { continue };
         match event.kind {
@@ -315,15 +319,17 @@ fn named_windows(events: &[EventRow], duration_us: i64) -> Vec<Window> {
             }
             EventKind::WindowEnd => {
                 // The innermost of that name.
-                if let Some(at) = open.iter().rposition(|w| w.name == *name) {
-                    closed.push(Window { to_us: event.mono_us, ..open.remove(at) });
+                match open.iter().rposition(|w| w.name == *name) {
+                    Some(at) => closed.push(Window { to_us: event.mono_us, ..open.remove(at) }),
+                    None if never_begun.contains(name) => {}
+                    None => never_begun.push(name.clone()),
                 }
             }
             _ => {}
         }
     }
     closed.extend(open);
-    closed
+    (closed, never_begun)
 }
 
 fn missed_ticks(events: &[EventRow]) -> u64 {
@@ -356,8 +362,9 @@ mod tests {
             edge(40, EventKind::WindowEnd, "never begun"),
             edge(50, EventKind::WindowBegin, "b"),
         ];
-        let spans: Vec<_> =
-            named_windows(&events, 100).into_iter().map(|w| (w.name, w.from_us, w.to_us)).collect();
+        let (windows, never_begun) = named_windows(&events, 100);
+        assert_eq!(never_begun, ["never begun"]);
+        let spans: Vec<_> = windows.into_iter().map(|w| (w.name, w.from_us, w.to_us)).collect();
         assert_eq!(spans, [("a".into(), 20, 30), ("a".into(), 10, 100), ("b".into(), 50, 100)]);
     }
 }
