@@ -7,6 +7,8 @@ pub mod dedicated;
 pub mod enertune;
 pub mod fgd;
 mod hardest;
+#[cfg(test)]
+mod made_up;
 mod one_clock;
 pub mod optimal;
 pub mod parvagpu;

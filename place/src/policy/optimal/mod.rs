@@ -9,6 +9,7 @@
 //!
 //! Source: each part names its own.
 
+mod columns;
 mod offers;
 mod rent;
 mod search;
@@ -51,10 +52,11 @@ impl Policy for Optimal {
         let offers = Offers::new(problem);
         let models: Vec<usize> = (0..problem.models.len()).collect();
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let bound = problem.gpus.map_or(usize::MAX, |n| n as usize);
+        let most_gpus = problem.gpus.map_or(usize::MAX, |n| n as usize);
         if models.len() <= subsets::MOST {
             let threads = if models.len() < WORTH_THREADS { 1 } else { threads };
-            match subsets::solve(&offers, &models, bound, 0.0, threads, started + problem.time_limit / 2) {
+            match subsets::solve(&offers, &models, most_gpus, 0.0, threads, started + problem.time_limit / 2)
+            {
                 Exact::Cheapest(bins) => {
                     let cost = total(&bins);
                     let placed = offers.placed(&bins);
@@ -66,11 +68,16 @@ impl Policy for Optimal {
         }
         let left = until.saturating_duration_since(Instant::now());
         let give_up = Instant::now() + left.mul_f64(GIVE_UP_PART);
-        let rents = rent::rents(&offers, problem.gpus, Instant::now() + left.mul_f64(BOUND_PART));
+        let bound_until = Instant::now() + left.mul_f64(BOUND_PART);
+        let is_few = models.len() <= columns::MOST;
+        let rents_until = if is_few { Instant::now() + left.mul_f64(BOUND_PART / 3.0) } else { bound_until };
+        let rents = rent::rents(&offers, problem.gpus, rents_until);
+        let tighter = columns::bound(&offers, problem.gpus, rents.per_gpu, threads, bound_until);
+        let bound = tighter.map_or(rents.bound, |b| b.max(rents.bound));
         let found = search::search(&offers, &rents, problem.gpus, threads, give_up, until);
         let bins = found.map_err(|nearest| too_few(problem, nearest))?;
-        let proven = total(&bins) <= rents.bound * (1.0 + ROUNDING);
-        Ok(Solution { placed: offers.placed(&bins), bound: Some(rents.bound), proven: Some(proven) })
+        let proven = total(&bins) <= bound * (1.0 + ROUNDING);
+        Ok(Solution { placed: offers.placed(&bins), bound: Some(bound), proven: Some(proven) })
     }
 }
 
