@@ -1,8 +1,8 @@
 //! The cheapest plan: proven for few models, for many the best within a time with its distance to a bound.
 //!
-//! Rule: up to `subsets::MOST` models are solved exactly (`subsets`); for more, or if the time is up before, rents (`rent`) tell what no
-//! plan costs less than, and a search (`search`) goes on from there for as long as it may ([`Problem::time_limit`]). The plan's
-//! total says the bound and whether it is proven.
+//! Rule: up to `subsets::MOST` models are solved exactly (`subsets`); for more, or if the time is up before, rents (`rent`) and, up to
+//! `columns::MOST` models, prices (`columns`) tell what no plan costs less than, and a search (`search`) goes on from there for as
+//! long as it may ([`Problem::time_limit`]). The plan's total says the bound and whether it is proven.
 //! Cases: MIG and MPS alike, any objective, a free or bound number of GPUs. A model may take the whole of a GPU.
 //! The exact answer does not depend on the machine's speed as long as the time suffices; that of the search does.
 //! Not done: dividing a rate over several partitions, so systems that do may cost less; interference between neighbours.
