@@ -8,6 +8,8 @@ pub mod enertune;
 pub mod fgd;
 pub mod gpulets;
 mod hardest;
+#[cfg(test)]
+mod made_up;
 mod one_clock;
 pub mod optimal;
 pub mod parvagpu;

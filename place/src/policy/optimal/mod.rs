@@ -1,14 +1,15 @@
 //! The cheapest plan: proven for few models, for many the best within a time with its distance to a bound.
 //!
-//! Rule: up to `subsets::MOST` models are solved exactly (`subsets`); for more, or if the time is up before, rents (`rent`) tell what no
-//! plan costs less than, and a search (`search`) goes on from there for as long as it may ([`Problem::time_limit`]). The plan's
-//! total says the bound and whether it is proven.
+//! Rule: up to `subsets::MOST` models are solved exactly (`subsets`); for more, or if the time is up before, rents (`rent`) and, up to
+//! `columns::MOST` models, prices (`columns`) tell what no plan costs less than, and a search (`search`) goes on from there for as
+//! long as it may ([`Problem::time_limit`]). The plan's total says the bound and whether it is proven.
 //! Cases: MIG and MPS alike, any objective, a free or bound number of GPUs. A model may take the whole of a GPU.
 //! The exact answer does not depend on the machine's speed as long as the time suffices; that of the search does.
 //! Not done: dividing a rate over several partitions, so systems that do may cost less; interference between neighbours.
 //!
 //! Source: each part names its own.
 
+mod columns;
 mod offers;
 mod rent;
 mod search;
@@ -51,10 +52,11 @@ impl Policy for Optimal {
         let offers = Offers::new(problem);
         let models: Vec<usize> = (0..problem.models.len()).collect();
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let bound = problem.gpus.map_or(usize::MAX, |n| n as usize);
+        let most_gpus = problem.gpus.map_or(usize::MAX, |n| n as usize);
         if models.len() <= subsets::MOST {
             let threads = if models.len() < WORTH_THREADS { 1 } else { threads };
-            match subsets::solve(&offers, &models, bound, 0.0, threads, started + problem.time_limit / 2) {
+            match subsets::solve(&offers, &models, most_gpus, 0.0, threads, started + problem.time_limit / 2)
+            {
                 Exact::Cheapest(bins) => {
                     let cost = total(&bins);
                     let placed = offers.placed(&bins);
@@ -66,11 +68,16 @@ impl Policy for Optimal {
         }
         let left = until.saturating_duration_since(Instant::now());
         let give_up = Instant::now() + left.mul_f64(GIVE_UP_PART);
-        let rents = rent::rents(&offers, problem.gpus, Instant::now() + left.mul_f64(BOUND_PART));
+        let bound_until = Instant::now() + left.mul_f64(BOUND_PART);
+        let is_few = models.len() <= columns::MOST;
+        let rents_until = if is_few { Instant::now() + left.mul_f64(BOUND_PART / 3.0) } else { bound_until };
+        let rents = rent::rents(&offers, problem.gpus, rents_until);
+        let tighter = columns::bound(&offers, problem.gpus, rents.per_gpu, threads, bound_until);
+        let bound = tighter.map_or(rents.bound, |b| b.max(rents.bound));
         let found = search::search(&offers, &rents, problem.gpus, threads, give_up, until);
         let bins = found.map_err(|nearest| too_few(problem, nearest))?;
-        let proven = total(&bins) <= rents.bound * (1.0 + ROUNDING);
-        Ok(Solution { placed: offers.placed(&bins), bound: Some(rents.bound), proven: Some(proven) })
+        let proven = total(&bins) <= bound * (1.0 + ROUNDING);
+        Ok(Solution { placed: offers.placed(&bins), bound: Some(bound), proven: Some(proven) })
     }
 }
 
