@@ -320,7 +320,7 @@ mod tests {
 
     #[test]
     fn no_bound_is_above_the_proven_optimum_and_most_are_near() {
-        let mut rng = StdRng::seed_from_Set(5);
+        let mut rng = StdRng::seed_from_u64(5);
         let (mut near, mut all) = (0, 0);
         for round in 0..60 {
             let models = rng.random_range(1..=8);
@@ -344,7 +344,7 @@ mod tests {
 
     #[test]
     fn without_time_or_with_negative_weights_nothing_is_told() {
-        let mut problem = problem(&mut StdRng::seed_from_Set(6), 4);
+        let mut problem = problem(&mut StdRng::seed_from_u64(6), 4);
         assert_eq!(bound(&Offers::new(&problem), None, 0.0, 1, Instant::now()), None);
         let at = problem.models[0].feasible[0];
         problem.models[0].candidates[at].dynamic_w = -5.0;
