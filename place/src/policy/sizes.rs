@@ -144,7 +144,7 @@ impl<'p> Slices<'p> {
 }
 
 /// The MIG size that a percent of the SMs stands for.
-fn slices_of(pct: f64, geometry: &MigGeometry) -> u8 {
+pub fn slices_of(pct: f64, geometry: &MigGeometry) -> u8 {
     let percent = |n: u8| 100.0 * f64::from(n) / f64::from(geometry.compute_slices);
     let sizes = || geometry.profiles.iter().map(|p| p.slices);
     let near = sizes().find(|&n| (pct - percent(n)).abs() <= NEAR);

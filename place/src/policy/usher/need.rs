@@ -5,12 +5,14 @@
 //! number of replicas 1 to 16 the smallest batch counts that meets its part of the rate and whose time with that of
 //! collecting it, (batch − 1) × replicas / rate, is within the SLO.
 //! Cases: without a measured occupancy C is the smallest share at which throughput reaches 95 % of that on the largest. Batches
-//! are powers of two up to 128, or whatever was profiled if none is. If 16 replicas are not enough it is the fewest that are.
+//! are powers of two up to 128, or whatever was profiled if none is. If 16 replicas are not enough it is the fewest that are. If not even
+//! the smallest profiled batch can be collected in time, it is that batch in one replica, dispatched on a timeout, where 2 l ≤ SLO.
 //! An option that another one beats in replicas, C and M is left out.
 //! A model is compute-heavy if C / M, averaged over batches, is at least 1.2, memory-heavy if M / C is, else neutral.
 //! Not done: the peak over kernels, which is 100 % for every real model.
 //!
-//! Source: USHER (OSDI'24), its resource requirement; the time-weighted mean is what matches published use.
+//! Source: USHER (OSDI'24), its resource requirement; the time-weighted mean is what matches published use. Timeouts are those of
+//! GPUlets (ATC'22), for profiles without a batch of 1.
 
 use crate::candidate::Candidate;
 use crate::policy::sizes;
@@ -118,6 +120,15 @@ impl Need {
         if choices.is_empty() {
             let fewest = runs.iter().map(|(c, ..)| (demand.rate_rps / c.throughput_rps).ceil() as usize);
             choices.extend(fewest.filter(|n| *n > REPLICAS).min().and_then(meets));
+        }
+        if choices.is_empty() {
+            // A batch that is not full after SLO − l leaves as it is, and the next has as long.
+            let on_timeout = |c: &Candidate| {
+                c.throughput_rps >= demand.rate_rps && 2.0 * c.latency_ms <= demand.latency_slo_ms
+            };
+            choices.extend(runs.first().filter(|(c, ..)| on_timeout(c)).map(|&(candidate, c_pct, m_pct)| {
+                Choice { replicas: 1, candidate, c_pct, m_pct: m_pct.unwrap_or(0.0) }
+            }));
         }
         let list = |of: fn(&(f64, f64)) -> f64| of_batch.iter().map(of).collect::<Vec<_>>();
         (!choices.is_empty()).then(|| Self {
