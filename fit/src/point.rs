@@ -74,6 +74,9 @@ pub struct Point {
     pub processes: u32,
 }
 
+/// Less than an SM of any GPU; a smaller share is a slip.
+const LEAST_SHARE: f64 = 1e-3;
+
 impl Point {
     /// The point of a row; the name of the column that is out of range if there is none.
     pub fn of(row: &ProfileRow) -> Result<Self, &'static str> {
@@ -81,7 +84,7 @@ impl Point {
         let mhz = u32::try_from(row.frequency).ok().filter(|f| *f > 0).ok_or("frequency")?;
         let share = match row.mig_slices {
             Some(n) => Share::Slices(u8::try_from(n).map_err(|_| "mig_slices")?),
-            None if row.share > 0.0 && row.share <= 1.0 => Share::Sms(row.share),
+            None if (LEAST_SHARE..=1.0).contains(&row.share) => Share::Sms(row.share),
             None => return Err("share"),
         };
         share.memory().ok_or("mig_slices")?;

@@ -197,6 +197,15 @@ fn options_and_mixed_gpus_are_refused_by_name() {
     assert!(evaluate(&full(), &[], None, &none).unwrap_err().to_string().contains("seeds"));
 }
 
+#[test]
+fn a_share_of_less_than_an_sm_is_left_out() {
+    let rows: Vec<ProfileRow> = [1e-3, 9e-4, 1e-113, 0.0, -0.1, 1.1, f64::NAN]
+        .iter()
+        .map(|&share| ProfileRow { throughput: Some(10.0), ..ProfileRow::new("m", 1, share, 900) })
+        .collect();
+    assert_eq!(gpumon_fit::point::Observations::of("m", &rows).points.len(), 1);
+}
+
 fn any_figure() -> impl Strategy<Value = Option<f64>> {
     prop_oneof![
         4 => (1e-3..1e3f64).prop_map(Some),
@@ -223,7 +232,7 @@ prop_compose! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn random_rows_never_panic_and_never_give_nonsense(
         rows in proptest::collection::vec(any_row(), 0..60), form in proptest::sample::select(Form::ALL.to_vec()), cap in proptest::option::of(50.0..500.0f64),
